@@ -1,0 +1,8 @@
+"""Block and pixel axes.
+
+Which outputs inside the denoiser are computed in this step, which are predicted from earlier
+steps, and which parts of a picture need no recomputing after an edit.
+"""
+
+if __name__ != "accel.caches":
+    raise ImportError(f"import accel.caches, not {__name__}")

@@ -1,0 +1,8 @@
+"""Step axis.
+
+How many steps, from which noise, with which model for which noise level: solvers, timestep
+schedules and samplers that spend the denoiser's calls where they matter.
+"""
+
+if __name__ != "accel.schedulers":
+    raise ImportError(f"import accel.schedulers, not {__name__}")
