@@ -1,0 +1,331 @@
+"""Where in a run are we? One clock per accelerated pipeline tells every technique the same answer.
+
+The clock listens to two methods of the pipeline's own scheduler object: ``set_timesteps`` begins a run, ``step`` ends a
+step. Nearly every diffusers pipeline goes through them, whatever its solver, strength or guidance. A hook on each
+denoiser supplies the rest: which branch is being computed, and with how many rows.
+
+A denoiser and a scheduler may be shared by several pipelines, but a plan belongs to one of them. Whose call it is can
+be read off the call stack: the nearest caller that is a diffusers pipeline. A hand-written loop has none; its calls
+belong to every pipeline accelerated over these components.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from diffusers import DiffusionPipeline
+from diffusers.hooks import ModelHook
+from diffusers.hooks.hooks import BaseState, StateManager
+from torch import nn
+
+from accel.hooks import install
+from accel.report import Recorder
+from accel.tap import listen
+from accel.target import Denoiser, Target
+from accel.tensors import Tree, tensors
+
+_MAX_CALLS_PER_STEP = 8
+"""More denoiser calls than this without a ``scheduler.step`` mean that the loop has no step boundary we can see."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a denoiser inside a run."""
+
+    denoiser: Denoiser
+    branch: str
+    """diffusers' cache-context name (``cond``, ``uncond``, …) or the index of the call within its step."""
+    batch: int
+    """Rows in this call."""
+    lanes: int | None
+    """Guidance halves concatenated in the batch (2 = batched guidance); ``None`` until the first step has ended."""
+
+
+@dataclass
+class Run:
+    """The schedule of one run: ``times[i]`` and ``sigmas[i]`` belong to step ``i``."""
+
+    times: list[float]
+    sigmas: list[float]
+
+    @property
+    def steps(self) -> int:
+        """Solver steps planned (a second-order solver has two per interval)."""
+        return len(self.times)
+
+
+Lane = tuple[int, int] | None
+"""Rows ``start … stop-1`` of the full batch that are being computed, or ``None`` for all of them."""
+
+Proceed = Callable[..., Tree]
+Interceptor = Callable[[Call, Proceed, tuple[Any, ...], dict[str, Any]], Tree]
+"""Stands around a denoiser call: ``fn(call, proceed, args, kwargs)`` returns what ``proceed(*args, **kwargs)`` would."""
+
+
+class Clock:
+    """Tells ``run``, ``step``, ``steps``, ``time``, ``sigma`` and the current ``call``; calls back at run boundaries."""
+
+    def __init__(self, target: Target, recorder: Recorder):
+        self.target, self.recorder = target, recorder
+        self.run: Run | None = None
+        self.step = 0
+        self.call: Call | None = None
+        self.lane: Lane = None
+        self._begin_run: list[Callable[[Run], None]] = []
+        self._end_run: list[Callable[[], None]] = []
+        self._interceptors: list[Interceptor] = []
+        self._scheduler: Any = None
+        self._pending = False
+        self._counts: dict[str, int] = {}
+        self._sample_batch: int | None = None
+        self._stops = ExitStack()
+
+    # --- attaching ---------------------------------------------------------------------------------------------
+
+    def attach(self) -> Callable[[], None]:
+        """Listen to the scheduler and hook the denoisers; returns the function that undoes both."""
+        with ExitStack() as undo:
+            undo.callback(self._finish)
+            undo.callback(self._stops.close)
+            self._follow(self.target.scheduler)
+            for denoiser in self.target.denoisers:
+                undo.callback(install(denoiser.module, _DenoiserHook(self, denoiser), "clock"))
+            return undo.pop_all().close
+
+    def _follow(self, scheduler: Any) -> None:
+        self._stops.close()
+        self._scheduler = scheduler
+        self._stops.callback(listen(scheduler, "set_timesteps", self._on_set_timesteps))
+        self._stops.callback(listen(scheduler, "step", self._on_step))
+
+    def subscribe(
+        self, begin: Callable[[Run], None], end: Callable[[], None], around: Interceptor, outermost: bool = False
+    ) -> Callable[[], None]:
+        """Be told when a run begins and ends, and stand around every denoiser call; returns what undoes it."""
+        self._begin_run.append(begin)
+        self._end_run.append(end)
+        self._interceptors.insert(0 if outermost else len(self._interceptors), around)
+
+        def unsubscribe() -> None:
+            self._begin_run.remove(begin)
+            self._end_run.remove(end)
+            self._interceptors.remove(around)
+
+        return unsubscribe
+
+    @contextmanager
+    def only(self, lane: Lane) -> Iterator[None]:
+        """While in this context, just these rows of the batch go through the denoiser."""
+        self.lane, before = lane, self.lane
+        try:
+            yield
+        finally:
+            self.lane = before
+
+    # --- what the scheduler tells ------------------------------------------------------------------------------
+
+    def _on_set_timesteps(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if self._ours():
+            self._finish()
+            self._pending = True
+
+    def _on_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if self.run is None or not self._ours():
+            return
+        self._sample_batch = _sample_batch(self._scheduler, args, kwargs)
+        self._counts.clear()
+        self.step += 1
+        self.recorder.step_ended()
+        if self.step == self.run.steps:
+            self._finish()
+
+    def _ours(self) -> bool:
+        owner = calling_pipeline()
+        return owner is None or owner is self.target.pipe
+
+    # --- what the denoisers tell -------------------------------------------------------------------------------
+
+    def around(self, denoiser: Denoiser, context: str | None, forward: Proceed, args: Any, kwargs: Any) -> Tree:
+        """Run one denoiser call through the interceptors, if it belongs to a run of this pipeline."""
+        owner = calling_pipeline()
+        if (owner is not None and owner is not self.target.pipe) or not self._ready(denoiser, owner, args, kwargs):
+            return forward(*args, **kwargs)
+        self.call = call = self._describe(denoiser, context, args, kwargs)
+        self.recorder.call(f"{denoiser.name}/{call.branch}", call.batch)
+
+        def compute(*args: Any, **kwargs: Any) -> Tree:
+            self.recorder.computed(self.lane[1] - self.lane[0] if self.lane else call.batch)
+            return forward(*args, **kwargs)
+
+        try:
+            return self._through(self._interceptors, call, compute)(*args, **kwargs)
+        except BaseException:
+            self._finish(aborted=True)
+            raise
+        finally:
+            self.call = None
+
+    def _through(self, chain: list[Interceptor], call: Call, forward: Proceed) -> Proceed:
+        if not chain:
+            return forward
+        first, rest = chain[0], chain[1:]
+        return lambda *args, **kwargs: first(call, self._through(rest, call, forward), args, kwargs)
+
+    def _ready(self, denoiser: Denoiser, owner: Any, args: Any, kwargs: Any) -> bool:
+        """Is there a run to count this call in? Begins one lazily: only now is the loop's first timestep known."""
+        if self.target.scheduler is not self._scheduler:
+            self._finish()
+            self._follow(self.target.scheduler)
+            self._pending = True
+        if self._pending:
+            self._pending = False
+            self._begin(denoiser, owner, args, kwargs)
+        if self.run is None:
+            return False
+        if torch.is_grad_enabled() and any(p.requires_grad for p in denoiser.module.parameters()):
+            self.recorder.decline("clock", "gradients are being recorded: run under torch.no_grad()")
+            return False
+        if self._counts.get(denoiser.name, 0) >= _MAX_CALLS_PER_STEP:
+            self.recorder.decline("clock", "the loop does not call scheduler.step between denoiser calls")
+            return False
+        return True
+
+    def _begin(self, denoiser: Denoiser, owner: Any, args: Any, kwargs: Any) -> None:
+        times = _floats(getattr(self._scheduler, "timesteps", None))
+        if not times:
+            return
+        first = _first_index(self._scheduler, times, _argument(denoiser.module, "timestep", args, kwargs))
+        planned = getattr(owner, "_num_timesteps", None)  # set by the pipeline just before its loop
+        times = times[first : first + planned] if isinstance(planned, int) and planned > 0 else times[first:]
+        self.run, self.step = Run(times, _sigmas(self._scheduler, first, times)), 0
+        self._counts.clear()
+        self._sample_batch = None
+        self.recorder.run_began(self.run.steps)
+        for callback in self._begin_run:
+            callback(self.run)
+
+    def _describe(self, denoiser: Denoiser, context: str | None, args: Any, kwargs: Any) -> Call:
+        index = self._counts.get(denoiser.name, 0)
+        self._counts[denoiser.name] = index + 1
+        first = next(tensors((args, kwargs)), None)
+        batch = first.shape[0] if first is not None and first.ndim else 1
+        lanes = None if not self._sample_batch else batch // self._sample_batch
+        return Call(denoiser, context or str(index), batch, lanes)
+
+    # --- ends --------------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Forget the current run, if any, and free what techniques keep for it."""
+        self._finish(aborted=True)
+
+    def _finish(self, aborted: bool = False) -> None:
+        self._pending = False
+        if self.run is None:
+            return
+        aborted = aborted or self.step < self.run.steps
+        self.run = None
+        for callback in self._end_run:
+            callback()
+        self.recorder.run_ended(aborted)
+
+    # --- where ---------------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """Steps of the current run, 0 outside of one."""
+        return self.run.steps if self.run else 0
+
+    @property
+    def time(self) -> float:
+        """The solver's timestep of the current step."""
+        assert self.run is not None
+        return self.run.times[min(self.step, self.run.steps - 1)]
+
+    @property
+    def sigma(self) -> float:
+        """Noise level of the current step, in the scheduler's own convention (``nan`` when it has none)."""
+        assert self.run is not None
+        return self.run.sigmas[min(self.step, self.run.steps - 1)]
+
+
+class _DenoiserHook(ModelHook):
+    """Puts the clock around a denoiser's forward, and receives diffusers' cache-context names."""
+
+    _is_stateful = True  # only stateful hooks are told the cache context
+
+    def __init__(self, clock: Clock, denoiser: Denoiser):
+        super().__init__()
+        self.clock, self.denoiser = clock, denoiser
+        self.context = StateManager(BaseState)
+
+    @torch.compiler.disable(recursive=False)  # the frames inside may still be compiled
+    def new_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> Tree:
+        context = self.context._context
+        return self.clock.around(
+            self.denoiser, context.name if context else None, self.fn_ref.original_forward, args, kwargs
+        )
+
+    def reset_state(self, module: nn.Module) -> nn.Module:
+        self.context.set_context(None)
+        return module
+
+
+def calling_pipeline() -> Any:
+    """The nearest diffusers pipeline on the call stack, or ``None`` when a hand-written loop is running."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        names = frame.f_code.co_varnames
+        if names and names[0] == "self" and isinstance(owner := frame.f_locals.get("self"), DiffusionPipeline):
+            return owner
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _argument(module: nn.Module, name: str, args: Any, kwargs: Any) -> Any:
+    if name in kwargs:
+        return kwargs[name]
+    names = list(inspect.signature(type(module).forward).parameters)[1:]
+    index = names.index(name) if name in names else len(args)
+    return args[index] if index < len(args) else None
+
+
+def _sample_batch(scheduler: Any, args: Any, kwargs: Any) -> int | None:
+    """Rows of the sample handed to ``scheduler.step``, wherever that solver takes it."""
+    sample = inspect.signature(scheduler.step).bind_partial(*args, **kwargs).arguments.get("sample")
+    return sample.shape[0] if isinstance(sample, torch.Tensor) and sample.ndim else None
+
+
+def _floats(values: Any) -> list[float]:
+    if values is None:
+        return []
+    flat = values.flatten().tolist() if isinstance(values, torch.Tensor) else list(values)
+    return [float(v) for v in flat]
+
+
+def _first_index(scheduler: Any, times: list[float], timestep: Any) -> int:
+    """Index into the schedule at which the loop starts: image-to-image skips its head."""
+    begin = getattr(scheduler, "begin_index", None)
+    if begin is not None:
+        return int(begin)
+    value = float(timestep.flatten()[0]) if isinstance(timestep, torch.Tensor) else timestep
+    if value is None:
+        return 0
+    return next((i for i, t in enumerate(times) if math.isclose(t, value, rel_tol=1e-5)), 0)
+
+
+def _sigmas(scheduler: Any, first: int, times: list[float]) -> list[float]:
+    """Noise levels of the steps: the solver's own, else sqrt((1 - a) / a) with a = cumulative alpha at the timestep."""
+    own = _floats(getattr(scheduler, "sigmas", None))[first : first + len(times)]
+    if len(own) == len(times):
+        return own
+    alphas = _floats(getattr(scheduler, "alphas_cumprod", None))
+    if not all(0 <= round(t) < len(alphas) for t in times):
+        return [math.nan] * len(times)
+    return [math.sqrt((1 - alphas[round(t)]) / alphas[round(t)]) for t in times]

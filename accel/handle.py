@@ -1,0 +1,124 @@
+"""Attaching a plan to a pipeline, and taking it off again."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from accel.clock import Clock
+from accel.errors import AccelWarning, Refused
+from accel.plan import Plan
+from accel.report import Recorder, Report
+from accel.target import Target
+
+_HANDLES = "_accel_handles"  # on the pipeline itself, so that it lives exactly as long
+
+
+class Handle:
+    """An attached plan. Also a context manager: leaving the block removes it."""
+
+    def __init__(self, target: Target, plan: Plan):
+        self.pipe, self.plan = target.pipe, plan
+        self._recorder = Recorder(type(target.pipe).__name__, str(plan))
+        self._clock = Clock(target, self._recorder)
+        with ExitStack() as undo:  # closed, that is rolled back, unless every line below succeeds
+            undo.callback(self._clock.attach())
+            for technique in plan.techniques:
+                undo.callback(technique.attach(target, self._clock, self._recorder))
+            handles_of(self.pipe).append(self)
+            undo.callback(self._forget)
+            self._undo = undo.pop_all()
+
+    def report(self) -> Report:
+        """What happened in the last run (or in the one that is going on)."""
+        return self._recorder.report
+
+    def reset(self) -> None:
+        """Forget a run that was broken off, and free what was kept for it. The next run does so by itself."""
+        self._clock.reset()
+
+    def remove(self) -> None:
+        """Take the plan off: the pipeline is bit-identical to before. Calling it again does nothing."""
+        self._undo.close()
+
+    def _forget(self) -> None:
+        handles = handles_of(self.pipe)
+        handles.remove(self)
+        if not handles:
+            delattr(self.pipe, _HANDLES)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self.remove()
+
+    def __repr__(self) -> str:
+        return f"<{self.plan} on {type(self.pipe).__name__}>"
+
+
+def handles_of(pipe: Any) -> list[Handle]:
+    """The handles now attached to ``pipe``, oldest first."""
+    return vars(pipe).setdefault(_HANDLES, [])
+
+
+def accelerate(pipe: Any, plan: Any = "balanced") -> Handle:
+    """Make ``pipe`` follow ``plan``, in place; returns the `Handle` that reports on it and removes it.
+
+    ``plan`` is a preset's name, a `Plan`, a technique, a list of them, or the path of a plan file. The pipeline keeps
+    its class and its call; only this object is touched, not its class and not other pipelines that share its parts.
+    Raises `Refused` with every reason at once when the plan does not fit, before anything is changed.
+    """
+    plan = Plan.of(plan)
+    target = Target.of(pipe)
+    refuse, warn = _verdict(target, plan)
+    if refuse:
+        raise Refused(f"{plan} on {type(pipe).__name__}", refuse)
+    for message in warn:
+        warnings.warn(message, AccelWarning, stacklevel=2)
+    return Handle(target, plan)
+
+
+def check(pipe: Any, plan: Any = "balanced") -> list[str]:
+    """Every reason why ``accelerate(pipe, plan)`` would be refused; an empty list when it would not."""
+    try:
+        return _verdict(Target.of(pipe), Plan.of(plan))[0]
+    except Refused as refusal:
+        return list(refusal.problems)
+
+
+def _verdict(target: Target, plan: Plan) -> tuple[list[str], list[str]]:
+    refuse, warn = plan.fingerprint.mismatches(target) if plan.fingerprint else ([], [])
+    refuse = [*refuse, *_family_problems(target, plan), *_claim_conflicts(target, plan), *_native_caches(target, plan)]
+    for technique in plan.techniques:
+        refuse += technique.problems(target)
+    return refuse, warn
+
+
+def _family_problems(target: Target, plan: Plan) -> list[str]:
+    return [
+        f"{t.name} works on {' and '.join(t.families)} denoisers, this one is a {target.family}"
+        for t in plan.techniques
+        if target.family not in t.families
+    ]
+
+
+def _claim_conflicts(target: Target, plan: Plan) -> list[str]:
+    attached = [t for handle in vars(target.pipe).get(_HANDLES, []) for t in handle.plan.techniques]
+    everything = [*attached, *plan.techniques]
+    problems = []
+    for i, later in enumerate(everything[len(attached) :], start=len(attached)):
+        for earlier in everything[:i]:
+            if both := sorted(earlier.claims & later.claims):
+                problems.append(f"{earlier.name} and {later.name} both take over {', '.join(both)}: use one of them")
+    return problems
+
+
+def _native_caches(target: Target, plan: Plan) -> list[str]:
+    return [
+        f"{d.name} has diffusers' own cache enabled: call {d.name}.disable_cache() first"
+        for d in target.denoisers
+        if plan.techniques and getattr(d.module, "is_cache_enabled", False)
+    ]

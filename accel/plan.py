@@ -1,0 +1,116 @@
+"""A plan: which techniques, with which settings, and what they were tuned for. JSON in, JSON out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from accel import registry
+from accel.errors import AccelError
+from accel.fingerprint import Fingerprint
+from accel.technique import Technique
+
+FORMAT = 1
+"""Version of the JSON form."""
+
+_KEYS = {"format", "name", "promise", "techniques", "fingerprint"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An ordered list of techniques. Presets are plans with a name and a promise."""
+
+    techniques: tuple[Technique, ...] = ()
+    name: str | None = None
+    promise: str | None = None
+    """``"same picture"`` (close to the plain run) or ``"same content"`` (every stated fact, but maybe another picture)."""
+    fingerprint: Fingerprint | None = None
+    """What it was tuned for; ``None`` when it is meant for anything."""
+
+    @classmethod
+    def of(cls, what: Any) -> Plan:
+        """A plan from a plan, a technique, several of them, or a text.
+
+        A text is the name of a preset or a technique, several joined by ``+``, or the path of a ``.json`` plan file.
+        """
+        if isinstance(what, Plan):
+            return what
+        if isinstance(what, Technique):
+            return cls((what,))
+        if isinstance(what, Path) or (isinstance(what, str) and what.endswith(".json")):
+            return cls.load(what)
+        if isinstance(what, str):
+            return cls._named(what)
+        if isinstance(what, Iterable):
+            return cls(tuple(t for part in what for t in cls.of(part).techniques))
+        raise AccelError(f"a plan is a preset's name, a Plan, a technique or a list of them, not {what!r}")
+
+    @classmethod
+    def _named(cls, text: str) -> Plan:
+        if text in presets():
+            return cls.from_dict(json.loads(_preset_file(text).read_text()))
+        try:
+            return cls(tuple(registry.find(name)() for name in text.split("+")))
+        except AccelError as error:
+            raise AccelError(f"{error}; presets are {', '.join(presets())}") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan file; raises `AccelError` when it is missing, not JSON, or not a plan."""
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except OSError as error:
+            raise AccelError(f"plan file {path} cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise AccelError(f"plan file {path} is not a plan: {error}") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "format": FORMAT,
+            "name": self.name,
+            "promise": self.promise,
+            "techniques": [{"name": t.name, **t.settings()} for t in self.techniques],
+            "fingerprint": self.fingerprint.to_dict() if self.fingerprint else None,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Plan:
+        """Read the JSON form; unknown keys, techniques, settings and newer formats are refused by name."""
+        if not isinstance(data, dict) or "techniques" not in data:
+            raise AccelError("a plan is a JSON object with a list of techniques")
+        if unknown := sorted(set(data) - _KEYS):
+            raise AccelError(f"unknown key {', '.join(unknown)}: a plan has {', '.join(sorted(_KEYS))}")
+        if data.get("format", FORMAT) != FORMAT:
+            raise AccelError(f"format {data['format']} is not {FORMAT}: it was written by another version")
+        techniques = tuple(_technique(entry) for entry in data["techniques"])
+        mark = data.get("fingerprint")
+        return cls(techniques, data.get("name"), data.get("promise"), Fingerprint.from_dict(mark) if mark else None)
+
+    def __str__(self) -> str:
+        inner = " + ".join(map(str, self.techniques)) or "plain"
+        return f"{self.name} = {inner}" if self.name else inner
+
+
+def presets() -> list[str]:
+    """Names of the presets that ship."""
+    return sorted(entry.name.removesuffix(".json") for entry in resources.files("accel").joinpath("presets").iterdir())
+
+
+def _preset_file(name: str) -> Any:
+    return resources.files("accel").joinpath("presets", f"{name}.json")
+
+
+def _technique(entry: Any) -> Technique:
+    if not isinstance(entry, dict) or "name" not in entry:
+        raise AccelError(f"a technique is an object with a name, not {entry!r}")
+    settings = {key: value for key, value in entry.items() if key != "name"}
+    return registry.find(entry["name"]).from_settings(settings)

@@ -1,0 +1,95 @@
+"""A pipeline through one lens: its denoisers, what they are made of, and where they can be changed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from accel import sites
+from accel.errors import Refused
+from accel.sites import Family, Kind, Site, Unreadable
+
+_TIMESTEP = {"timestep", "timesteps", "timestep_ratio"}
+_HELPERS = ("controlnet", "adapter")  # they take a timestep too, but only steer the denoiser
+
+
+@dataclass(frozen=True)
+class Denoiser:
+    """One noise-predicting network of a pipeline: ``unet``, ``transformer``, ``transformer_2``, ``prior``, …"""
+
+    name: str
+    module: nn.Module
+    family: Family
+    sites: tuple[Site, ...] = field(repr=False)
+
+    @property
+    def depth(self) -> int:
+        """Number of levels (UNet) or blocks (transformer)."""
+        return len(self.module.down_blocks) if self.family == "unet" else len(sites.blocks(self.module))  # type: ignore[arg-type]
+
+    def region(self, start: int, stop: int | None = None) -> Site:
+        """A stretch as one site, see `accel.sites.region`; raises `Unreadable` with the reason."""
+        return sites.region(self.name, self.module, self.family, start, stop)
+
+    def of_kind(self, *kinds: Kind) -> list[Site]:
+        """The sites of these kinds, in order of execution."""
+        return [site for site in self.sites if site.kind in kinds]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a technique sees of a pipeline. Made by `Target.of`; reads structure, never model names."""
+
+    pipe: Any
+    denoisers: tuple[Denoiser, ...]
+
+    @classmethod
+    def of(cls, pipe: Any) -> Target:
+        """Read ``pipe`` (a diffusers pipeline); raises `Refused` when it has no denoiser that can be read."""
+        if not hasattr(pipe, "components"):
+            raise Refused(
+                type(pipe).__name__, ["it is not a diffusers pipeline: pass the object that `from_pretrained` returned"]
+            )
+        found, problems = [], []
+        for name, module in _candidates(pipe):
+            try:
+                kind = sites.family(module)
+                found.append(Denoiser(name, module, kind, tuple(sites.sites(name, module, kind))))
+            except Unreadable as reason:
+                problems.append(f"{name} ({type(module).__name__}) cannot be read: {reason}")
+        if not found:
+            raise Refused(
+                type(pipe).__name__, problems or ["none of its components takes a timestep, so it has no denoiser"]
+            )
+        return cls(pipe, tuple(found))
+
+    @property
+    def family(self) -> Family:
+        """Family of the (first) denoiser."""
+        return self.denoisers[0].family
+
+    @property
+    def scheduler(self) -> Any:
+        """The pipeline's scheduler *now*: users swap it."""
+        return self.pipe.scheduler
+
+    def of_kind(self, *kinds: Kind) -> list[Site]:
+        """The sites of these kinds in every denoiser."""
+        return [site for denoiser in self.denoisers for site in denoiser.of_kind(*kinds)]
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The module that ``torch.compile(module)`` wraps, or the module itself."""
+    return getattr(module, "_orig_mod", module)
+
+
+def _candidates(pipe: Any) -> Iterable[tuple[str, nn.Module]]:
+    for name, component in pipe.components.items():
+        if isinstance(component, nn.Module) and not name.startswith(_HELPERS):
+            module = unwrap(component)
+            if _TIMESTEP & set(inspect.signature(type(module).forward).parameters):
+                yield name, module

@@ -1,0 +1,73 @@
+"""DeepCache (arXiv:2312.00858), with the deep features extrapolated instead of reused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from accel.caches.executor import Executor
+from accel.caches.predict import ORDER
+from accel.caches.table import Row, Table, every
+from accel.clock import Clock
+from accel.errors import AccelError
+from accel.report import Recorder
+from accel.sites import Site, Unreadable
+from accel.target import Target
+from accel.technique import Claim, Detach, Technique, positive
+
+
+@dataclass(frozen=True)
+class DeepCache(Technique):
+    """Compute the deep part of the denoiser every ``interval``-th step and predict its output in between.
+
+    The deep part is everything below a level of a UNet, or a range of a transformer's blocks. The paper reuses the last
+    output; ``how="linear"`` extrapolates the last two, at the same cost and much closer to the plain picture.
+    """
+
+    name: ClassVar[str] = "deepcache"
+    summary: ClassVar[str] = "the denoiser's deep part on some steps, its output extrapolated on the rest"
+    source: ClassVar[str] = "arXiv:2312.00858"
+
+    interval: int = 2
+    """Compute every ``interval``-th step after the warm-up."""
+    warm_up: int = 3
+    """Steps computed in full at the start."""
+    how: str = "linear"
+    """Predictor: ``reuse`` (the paper's) or ``linear``."""
+    level: int = 1
+    """UNets: the deep part starts at this level (0 is the full resolution)."""
+    blocks: tuple[int, int] = (1, -1)
+    """Transformers: the deep part is ``blocks[start:stop]``."""
+
+    def __post_init__(self) -> None:
+        positive(self, interval=self.interval, warm_up=self.warm_up, level=self.level)
+        if self.how not in ORDER or self.how == "zero":
+            raise AccelError(f"deepcache: how must be reuse or linear, not {self.how!r}")
+        if len(self.blocks) != 2:
+            raise AccelError(f"deepcache: blocks is a pair (start, stop), not {self.blocks!r}")
+
+    @property
+    def claims(self) -> frozenset[Claim]:
+        return frozenset({"block_outputs"})
+
+    def problems(self, target: Target) -> list[str]:
+        try:
+            self._regions(target)
+        except Unreadable as reason:
+            return [f"deepcache: {target.denoisers[0].name} has no deep part to skip: {reason}"]
+        return []
+
+    def table(self, sites: list[Site], steps: int) -> Table:
+        """The method as a table for ``steps`` steps."""
+        row = Row(every(self.interval, steps, self.warm_up), self.how)
+        return Table(steps, {site.name: row for site in sites})
+
+    def attach(self, target: Target, clock: Clock, recorder: Recorder) -> Detach:
+        regions = self._regions(target)
+        return Executor(self.name, regions, lambda steps: self.table(regions, steps), clock, recorder).attach()
+
+    def _regions(self, target: Target) -> list[Site]:
+        return [
+            denoiser.region(self.level) if denoiser.family == "unet" else denoiser.region(*self.blocks)
+            for denoiser in target.denoisers
+        ]

@@ -1,0 +1,197 @@
+"""One executor for every cache: follows a table, computes or predicts each cell, and keeps account.
+
+A predicted region does not run its interior: those modules hand on placeholders of the right shape, full of NaN, that
+only other interior modules and the region's own (unused) input may see. If the structure is not what it seemed and the
+region's end is never reached, the whole call is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from diffusers.hooks import ModelHook
+from torch import nn
+
+from accel.caches.past import Entry, Past, order
+from accel.caches.predict import predict
+from accel.caches.table import Row, Table
+from accel.clock import Call, Clock, Lane, Proceed, Run
+from accel.hooks import install
+from accel.report import Recorder
+from accel.sites import Site
+from accel.technique import Detach
+from accel.tensors import Tree, map_tensors, signature, tensors
+
+Rule = Callable[[int], Table]
+"""Makes the table of a run from its number of steps."""
+
+
+class Executor:
+    """Runs one technique's table over ``sites``."""
+
+    def __init__(self, technique: str, sites: Sequence[Site], rule: Rule, clock: Clock, recorder: Recorder):
+        self.technique, self.sites, self.rule = technique, sites, rule
+        self.clock, self.recorder = clock, recorder
+        self.by_denoiser: dict[str, list[Site]] = {}
+        for site in sites:
+            self.by_denoiser.setdefault(site.denoiser, []).append(site)
+        self.past = Past(recorder)
+        self.rows: dict[str, Row] = {}
+        self.shapes: dict[Hashable, tuple[int, Tree]] = {}  # of interior outputs: (rows, structure)
+        self.inputs: dict[Hashable, Hashable] = {}  # signature of the input, by denoiser and branch
+        self.predicting: set[str] = set()  # sites to predict in the current call
+        self.reached: set[str] = set()
+        self.call: Call | None = None
+
+    def attach(self) -> Detach:
+        """Hook the sites and listen to the clock; returns what undoes it."""
+        with ExitStack() as undo:
+            undo.callback(self._end)
+            for site in self.sites:
+                for name, module in site.interior:
+                    undo.callback(install(module, _InteriorHook(self, site, name), f"{self.technique}.interior"))
+                undo.callback(install(site.module, _SiteHook(self, site), self.technique))
+            undo.callback(self.clock.subscribe(self._begin, self._end, self._around))
+            self.recorder.matched(self.technique, len(self.sites))
+            return undo.pop_all().close
+
+    # --- a run -------------------------------------------------------------------------------------------------
+
+    def _begin(self, run: Run) -> None:
+        table = self.rule(run.steps)
+        if table.steps != run.steps:
+            self.recorder.decline(self.technique, f"its table is for {table.steps} steps, this run has {run.steps}")
+            return
+        self.rows = {site.name: row for site in self.sites if (row := table.row(site)) is not None}
+
+    def _end(self) -> None:
+        self.past.clear()
+        self.rows, self.shapes, self.inputs = {}, {}, {}
+
+    # --- a denoiser call ---------------------------------------------------------------------------------------
+
+    def _around(self, call: Call, proceed: Proceed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
+        self._forget_if_changed(call, args, kwargs)
+        self.call, self.reached = call, set()
+        mine = [site for site in self.by_denoiser.get(call.denoiser.name, ()) if site.name in self.rows]
+        self.predicting = {site.name for site in mine if self._can_predict(site)}
+        try:
+            output = proceed(*args, **kwargs)
+            if any(site.interior and site.name in self.predicting - self.reached for site in mine):
+                self.recorder.decline(self.technique, "the end of the skipped region was not reached")
+                self.predicting = set()
+                output = proceed(*args, **kwargs)
+            return output
+        finally:
+            self.call, self.predicting = None, set()
+
+    def _forget_if_changed(self, call: Call, args: Any, kwargs: Any) -> None:
+        """Values for another resolution, type or device are worthless; the number of rows is looked at by lane."""
+        first = next(tensors((args, kwargs)))
+        now = (call.batch, signature(first.narrow(0, 0, 0)))
+        key = (call.denoiser.name, call.branch)
+        if self.inputs.setdefault(key, now) != now:
+            self.inputs[key] = now
+            self.recorder.decline(self.technique, "the denoiser's input changed its shape or type")
+            self.past.forget(*(k for k in self.past.keys() if k[1] == call.branch))  # type: ignore[index]
+
+    def _can_predict(self, site: Site) -> bool:
+        row = self.rows[site.name]
+        if not row.predicts(self.clock.step):
+            return False
+        if len(self.past.usable(self._key(site), self._lane)) >= order(row):
+            return True
+        self.recorder.decline(self.technique, f"fewer than {order(row)} computed values to predict from")
+        return False
+
+    # --- a site ------------------------------------------------------------------------------------------------
+
+    def at_site(self, site: Site, compute: Callable[[], Tree]) -> Tree:
+        """The output of ``site`` in the current call, computed or predicted."""
+        row = self.rows.get(site.name)
+        if self.call is None or row is None:
+            return compute()
+        key = self._key(site)
+        self.reached.add(site.name)
+        predicted = site.name in self.predicting
+        if predicted:
+            value = predict(row.how, self.past.usable(key, self._lane), self.clock.time)
+        else:
+            value = compute()
+            if row.keeps(self.clock.step):
+                self.past.keep(key, Entry(self.clock.time, self._lane, self.call.batch, value), order(row))
+        if self.clock.step == row.last():
+            self.past.forget(key)
+        self.recorder.cell(self.technique, predicted)
+        return value
+
+    def inside_region(self, site: Site, name: str, compute: Callable[[], Tree]) -> Tree:
+        """The output of an interior module: a placeholder while the region is predicted."""
+        if self.call is None or site.name not in self.rows:
+            return compute()
+        key = (site.name, name, self.call.branch)
+        if site.name in self.predicting:
+            return _placeholder(*self.shapes[key], self._rows_now)
+        value = compute()
+        self.shapes[key] = (self._rows_now, map_tensors(_Shape, value))
+        return value
+
+    # --- which rows --------------------------------------------------------------------------------------------
+
+    @property
+    def _lane(self) -> Lane:
+        return self.clock.lane
+
+    @property
+    def _rows_now(self) -> int:
+        assert self.call is not None
+        return self._lane[1] - self._lane[0] if self._lane else self.call.batch
+
+    def _key(self, site: Site) -> tuple[str, str]:
+        assert self.call is not None
+        return site.name, self.call.branch
+
+
+class _Shape:
+    """What a placeholder needs to know of the tensor it stands for."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device
+
+    def blank(self, rows: int, rows_then: int) -> torch.Tensor:
+        shape = (self.shape[0] * rows // rows_then, *self.shape[1:])
+        if self.dtype.is_floating_point:  # a leak shows at once instead of passing for a picture
+            return torch.full(shape, torch.nan, dtype=self.dtype, device=self.device)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+
+def _placeholder(rows_then: int, shapes: Tree, rows: int) -> Tree:
+    if isinstance(shapes, _Shape):
+        return shapes.blank(rows, rows_then)
+    if isinstance(shapes, (tuple, list)):
+        return type(shapes)(_placeholder(rows_then, part, rows) for part in shapes)
+    return shapes
+
+
+class _SiteHook(ModelHook):
+    def __init__(self, executor: Executor, site: Site):
+        super().__init__()
+        self.executor, self.site = executor, site
+
+    @torch.compiler.disable(recursive=False)
+    def new_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> Tree:
+        return self.executor.at_site(self.site, lambda: self.fn_ref.original_forward(*args, **kwargs))
+
+
+class _InteriorHook(ModelHook):
+    def __init__(self, executor: Executor, site: Site, name: str):
+        super().__init__()
+        self.executor, self.site, self.name = executor, site, name
+
+    @torch.compiler.disable(recursive=False)
+    def new_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> Tree:
+        forward = self.fn_ref.original_forward
+        return self.executor.inside_region(self.site, self.name, lambda: forward(*args, **kwargs))

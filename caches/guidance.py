@@ -1,0 +1,190 @@
+"""Classifier-free guidance without its second half.
+
+Guidance adds ``scale · (cond − uncond)`` to the prediction, at the price of a second denoiser evaluation. The difference
+changes slowly along a run, so it is a cell like any other: computed on some steps, predicted on the rest. Where it is
+predicted only one half is evaluated, and the other is made from it: ``uncond = cond − difference``. With the predictor
+``zero`` the difference is dropped, which is T-GATE's guidance cut-off (arXiv:2404.02747).
+
+Two ways pipelines do guidance are understood: both halves in one batch, ``[uncond, cond]``, and two calls per step in
+the cache contexts ``cond`` and ``uncond``, in this order. Anything else is computed in full, with the reason reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from accel.caches.past import Entry, Past, order
+from accel.caches.predict import ORDER, predict
+from accel.caches.table import Row, every
+from accel.clock import Call, Clock, Proceed, Run
+from accel.errors import AccelError
+from accel.report import Recorder
+from accel.target import Target
+from accel.technique import Claim, Detach, Technique, positive
+from accel.tensors import Tree, map_tensors, rows, tensors
+
+Survivor = Literal["cond", "uncond"]
+_KEY = "difference"
+
+
+class GuidanceExecutor:
+    """Follows one row of cells for the guidance difference, see the module's text."""
+
+    def __init__(
+        self,
+        technique: str,
+        rule: Callable[[int], Row],
+        clock: Clock,
+        recorder: Recorder,
+        survivor: Survivor = "cond",
+    ):
+        self.technique, self.rule, self.survivor = technique, rule, survivor
+        self.clock, self.recorder = clock, recorder
+        self.past = Past(recorder)
+        self.row = Row("")
+        self.first: tuple[int, Tree] | None = None  # step and output of the `cond` call, kept for the `uncond` one
+
+    def attach(self) -> Detach:
+        """Stand around the denoisers' calls; returns what undoes it."""
+        with ExitStack() as undo:
+            undo.callback(self._end)
+            undo.callback(self.clock.subscribe(self._begin, self._end, self._around, outermost=True))
+            self.recorder.matched(self.technique, 1)
+            return undo.pop_all().close
+
+    def _begin(self, run: Run) -> None:
+        self.row = self.rule(run.steps)
+
+    def _end(self) -> None:
+        self.past.clear()
+        self.row, self.first = Row(""), None
+
+    def _around(self, call: Call, proceed: Proceed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
+        if call.branch in ("cond", "uncond"):
+            return self._sequential(call, proceed, args, kwargs)
+        if self.row.predicts(self.clock.step) and (problem := self._not_batched(call)):
+            self.recorder.decline(self.technique, problem)
+            self.recorder.cell(self.technique, predicted=False)
+            return proceed(*args, **kwargs)
+        return self._batched(call, proceed, args, kwargs)
+
+    def _not_batched(self, call: Call) -> str | None:
+        pipe = self.clock.target.pipe
+        if call.lanes is None:
+            return "guidance is not known before the first step has ended"
+        if call.lanes != 2 or not getattr(pipe, "do_classifier_free_guidance", True):
+            return "the denoiser is not called with an unconditional and a conditional half"
+        if getattr(pipe, "do_perturbed_attention_guidance", False):
+            return "perturbed-attention guidance orders the batch differently"
+        return None
+
+    # --- both halves in one batch ------------------------------------------------------------------------------
+
+    def _batched(self, call: Call, proceed: Proceed, args: Any, kwargs: Any) -> Tree:
+        half = call.batch // 2
+        if self._can_predict():
+            start = half if self.survivor == "cond" else 0
+            lane = slice(start, start + half)
+            with self.clock.only((start, start + half)):
+                output = proceed(*rows(args, call.batch, lane), **rows(kwargs, call.batch, lane))
+            self.recorder.cell(self.technique, predicted=True)
+            return self._both_halves(output)
+        output = proceed(*args, **kwargs)
+        self.recorder.cell(self.technique, predicted=False)
+        if self.row.keeps(self.clock.step) and call.batch % 2 == 0:
+            first = next(tensors(output))
+            self._keep(first[half:] - first[:half])
+        return output
+
+    def _both_halves(self, output: Tree) -> Tree:
+        if self.row.how == "zero":
+            return map_tensors(lambda t: torch.cat([t, t]), output)
+        difference = self._difference()
+        return map_tensors(lambda cond: torch.cat([cond - difference, cond]), output)
+
+    # --- two calls per step ------------------------------------------------------------------------------------
+
+    def _sequential(self, call: Call, proceed: Proceed, args: Any, kwargs: Any) -> Tree:
+        step = self.clock.step
+        if call.branch == "cond":
+            output = proceed(*args, **kwargs)
+            self.first = (step, output)
+            return output
+        cond_first = self.first is not None and self.first[0] == step
+        if self.row.predicts(step) and not cond_first:
+            self.recorder.decline(self.technique, "the unconditional call comes before the conditional one")
+        if cond_first and self._can_predict():
+            output = self._from_cond()
+            self.recorder.cell(self.technique, predicted=True)
+        else:
+            output = proceed(*args, **kwargs)
+            self.recorder.cell(self.technique, predicted=False)
+            if cond_first and self.row.keeps(step):
+                self._keep(next(tensors(self.first)) - next(tensors(output)))
+        self.first = None
+        return output
+
+    def _from_cond(self) -> Tree:
+        assert self.first is not None
+        if self.row.how == "zero":
+            return map_tensors(torch.Tensor.clone, self.first[1])
+        difference = self._difference()
+        return map_tensors(lambda cond: cond - difference, self.first[1])
+
+    # --- the difference ----------------------------------------------------------------------------------------
+
+    def _can_predict(self) -> bool:
+        if not self.row.predicts(self.clock.step):
+            return False
+        if len(self.past.usable(_KEY, None)) >= order(self.row):
+            return True
+        self.recorder.decline(self.technique, f"fewer than {order(self.row)} computed differences to predict from")
+        return False
+
+    def _keep(self, difference: torch.Tensor) -> None:
+        kept = self.past.usable(_KEY, None)
+        if kept and kept[-1][1].shape != difference.shape:
+            self.past.forget(_KEY)
+        entry = Entry(self.clock.time, None, difference.shape[0], difference)
+        self.past.keep(_KEY, entry, order(self.row))
+
+    def _difference(self) -> torch.Tensor:
+        return predict(self.row.how, self.past.usable(_KEY, None), self.clock.time)
+
+
+@dataclass(frozen=True)
+class GuidanceCache(Technique):
+    """Evaluate the unconditional half only every ``interval``-th step and extrapolate its difference in between."""
+
+    name: ClassVar[str] = "guidance"
+    summary: ClassVar[str] = "the unconditional half of guidance on some steps, its difference extrapolated on the rest"
+
+    interval: int = 2
+    """Compute every ``interval``-th difference after the warm-up."""
+    warm_up: int = 3
+    """Steps computed in full at the start."""
+    how: str = "linear"
+    """Predictor: ``zero``, ``reuse`` or ``linear``."""
+
+    def __post_init__(self) -> None:
+        positive(self, interval=self.interval, warm_up=self.warm_up)
+        if self.how not in ORDER:
+            raise AccelError(f"guidance: no predictor is called {self.how!r}: there are {', '.join(ORDER)}")
+
+    @property
+    def claims(self) -> frozenset[Claim]:
+        return frozenset({"batch_halves"})
+
+    def problems(self, target: Target) -> list[str]:
+        return []
+
+    def attach(self, target: Target, clock: Clock, recorder: Recorder) -> Detach:
+        def rule(steps: int) -> Row:
+            return Row(every(self.interval, steps, self.warm_up), self.how)
+
+        return GuidanceExecutor(self.name, rule, clock, recorder).attach()
