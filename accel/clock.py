@@ -66,11 +66,11 @@ Lane = tuple[int, int] | None
 
 Proceed = Callable[..., Tree]
 Interceptor = Callable[[Call, Proceed, tuple[Any, ...], dict[str, Any]], Tree]
-"""Stands around a denoiser call: ``fn(call, proceed, args, kwargs)`` returns what ``proceed(*args, **kwargs)`` would."""
+"""Stands around a denoiser call: ``fn(call, proceed, args, kwargs)`` returns what ``proceed`` would."""
 
 
 class Clock:
-    """Tells ``run``, ``step``, ``steps``, ``time``, ``sigma`` and the current ``call``; calls back at run boundaries."""
+    """Tells ``run``, ``step``, ``steps``, ``time``, ``sigma`` and ``call``; calls back at run boundaries."""
 
     def __init__(self, target: Target, recorder: Recorder):
         self.target, self.recorder = target, recorder

@@ -27,7 +27,7 @@ class Plan:
     techniques: tuple[Technique, ...] = ()
     name: str | None = None
     promise: str | None = None
-    """``"same picture"`` (close to the plain run) or ``"same content"`` (every stated fact, but maybe another picture)."""
+    """``"same picture"`` (close to the plain run) or ``"same content"`` (every stated fact still right)."""
     fingerprint: Fingerprint | None = None
     """What it was tuned for; ``None`` when it is meant for anything."""
 

@@ -60,7 +60,7 @@ def family(module: nn.Module) -> Family:
 
 
 def blocks(module: nn.Module) -> list[Named]:
-    """The transformer blocks of a DiT as (dotted name, module), in order of registration, which is that of execution."""
+    """The blocks of a DiT as (dotted name, module), in order of registration, which is that of execution."""
     found = []
     for list_name, child in module.named_children():
         if isinstance(child, nn.ModuleList) and any(_attentions(block) for block in child):

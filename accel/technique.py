@@ -31,7 +31,7 @@ Detach = Callable[[], None]
 
 @dataclasses.dataclass(frozen=True)
 class Technique(ABC):
-    """Base of every technique. Subclasses are frozen dataclasses of JSON-ready settings, checked in ``__post_init__``."""
+    """Base of every technique: a frozen dataclass of JSON-ready settings, checked in ``__post_init__``."""
 
     name: ClassVar[str]
     """The name in plans and on the command line."""

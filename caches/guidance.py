@@ -1,9 +1,9 @@
 """Classifier-free guidance without its second half.
 
-Guidance adds ``scale · (cond − uncond)`` to the prediction, at the price of a second denoiser evaluation. The difference
-changes slowly along a run, so it is a cell like any other: computed on some steps, predicted on the rest. Where it is
-predicted only one half is evaluated, and the other is made from it: ``uncond = cond − difference``. With the predictor
-``zero`` the difference is dropped, which is T-GATE's guidance cut-off (arXiv:2404.02747).
+Guidance adds ``scale · (cond − uncond)`` to the prediction, at the price of a second denoiser evaluation. The
+difference changes slowly along a run, so it is a cell like any other: computed on some steps, predicted on the rest.
+Where it is predicted only one half is evaluated, and the other is made from it: ``uncond = cond − difference``. With
+the predictor ``zero`` the difference is dropped, which is T-GATE's guidance cut-off (arXiv:2404.02747).
 
 Two ways pipelines do guidance are understood: both halves in one batch, ``[uncond, cond]``, and two calls per step in
 the cache contexts ``cond`` and ``uncond``, in this order. Anything else is computed in full, with the reason reported.

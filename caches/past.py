@@ -1,4 +1,4 @@
-"""Keeping computed values for the predictors: per site and branch, the last few, freed as soon as nothing needs them."""
+"""Keeping computed values for the predictors: the last few per site and branch, freed when nothing needs them."""
 
 from __future__ import annotations
 
