@@ -1,0 +1,102 @@
+"""Train the bundled pipeline: ``python -m accel.tiny.train STAGE --out FOLDER``.
+
+Stages, in order: ``vae``, ``latents``, ``unet``, ``export``; every stage reads what the earlier
+ones left in ``FOLDER``. ``--init PIPELINE`` starts from a finished pipeline's weights instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from accel.tiny.training import export, latents, unet, vae
+from accel.tiny.training.loop import Settings, run
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one stage; returns the exit status."""
+    options = _parser().parse_args(argv)
+    try:
+        _STAGES[options.stage](options)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m accel.tiny.train", description=__doc__)
+    parser.add_argument("stage", choices=tuple(_STAGES))
+    parser.add_argument("--out", type=Path, required=True, help="folder of this run")
+    parser.add_argument("--init", type=Path, help="pipeline folder whose weights to start from")
+    parser.add_argument("--minutes", type=float, help="length of the stage in training time")
+    parser.add_argument("--steps", type=int, help="length of the stage in steps instead")
+    parser.add_argument("--batch", type=int, help="samples per process and step")
+    parser.add_argument("--lr", type=float, help="peak learning rate")
+    parser.add_argument("--processes", type=int, default=1, help="data-parallel processes (CPU)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--dtype", choices=tuple(_DTYPES), default="fp32", help="bf16 pays where the chip has it")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scenes", type=int, default=40_000, help="scenes to encode (latents)")
+    parser.add_argument("--decoder-only", action="store_true", help="keep the encoder (vae)")
+    parser.add_argument("--to", type=Path, help="pipeline folder to write (export)")
+    return parser
+
+
+def _settings(options: argparse.Namespace, stage: str, **defaults: float) -> Settings:
+    length = {"steps": options.steps, "minutes": options.minutes}
+    if options.steps is None and options.minutes is None:
+        length["minutes"] = defaults["minutes"]
+    return Settings(
+        out=options.out / stage,
+        learning_rate=options.lr or defaults["learning_rate"],
+        batch=options.batch or int(defaults["batch"]),
+        ema=defaults["ema"],
+        weight_decay=defaults["weight_decay"],
+        seed=options.seed,
+        dtype=_DTYPES[options.dtype],
+        device=options.device,
+        **length,
+    )
+
+
+def _vae(options: argparse.Namespace) -> None:
+    stage = "decoder" if options.decoder_only else "vae"
+    init = options.out if options.decoder_only else options.init
+    settings = _settings(options, stage, learning_rate=2e-3, batch=2, minutes=25, ema=0.99, weight_decay=0.0)
+    make = functools.partial(vae.make_task, init=init, decoder_only=options.decoder_only)
+    if not run(make, settings, options.processes):
+        return
+    task = make()
+    vae.save(task, settings.out / "checkpoint.pt", options.out)
+    print(f"held-out reconstruction {vae.psnr(task.vae):.2f} dB")
+
+
+def _latents(options: argparse.Namespace) -> None:
+    latents.encode(options.out, options.scenes, init=options.init, device=options.device)
+
+
+def _unet(options: argparse.Namespace) -> None:
+    settings = _settings(options, "unet", learning_rate=1e-3, batch=16, minutes=60, ema=0.998, weight_decay=0.01)
+    make = functools.partial(unet.make_task, options.out, init=options.init)
+    run(make, settings, options.processes)
+
+
+def _export(options: argparse.Namespace) -> None:
+    if options.to is None:
+        raise ValueError("export has nowhere to write: give --to FOLDER")
+    export.export(options.out, options.to)
+
+
+_STAGES = {"vae": _vae, "latents": _latents, "unet": _unet, "export": _export}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""How the bundled pipeline was made: data set, autoencoder, denoiser, export."""

@@ -1,0 +1,65 @@
+"""Stage 4: the trained parts as one standard pipeline folder, loadable without this package."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKL, StableDiffusionPipeline, UNet2DConditionModel
+from transformers import CLIPTextModel
+
+from accel.tiny.models import make_scheduler, make_text_encoder, make_unet
+from accel.tiny.tokens import make_tokenizer
+from accel.tiny.training.flat import FlatWeights
+from accel.tiny.training.latents import load_latents
+from accel.tiny.training.loop import read_checkpoint
+
+
+def assemble(out: Path) -> StableDiffusionPipeline:
+    """The pipeline of a run's last checkpoints (their moving averages), in float32."""
+    tokenizer = make_tokenizer()
+    unet, text_encoder = make_unet(), make_text_encoder(tokenizer)
+    weights = FlatWeights((unet, text_encoder))
+    weights.load_state(read_checkpoint(out / "unet" / "checkpoint.pt"))
+    weights.load_ema()
+    vae = AutoencoderKL.from_pretrained(out, subfolder="vae", torch_dtype=torch.float32)
+    vae.register_to_config(scaling_factor=float(load_latents(out)["scale"]))
+    return StableDiffusionPipeline(
+        vae=vae,
+        text_encoder=_detached(text_encoder),
+        tokenizer=tokenizer,
+        unet=_detached(unet),
+        scheduler=make_scheduler(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+
+
+def export(out: Path, folder: Path) -> Path:
+    """Write the pipeline of run ``out`` to ``folder``.
+
+    Denoiser and autoencoder are stored as bfloat16. The text encoder stays float32: transformers
+    loads a model in the type it was saved in while diffusers defaults to float32, and a folder
+    that mixes the two needs every user to pass a dtype.
+    """
+    pipe = assemble(out)
+    for part in (pipe.unet, pipe.vae):
+        part.to(torch.bfloat16)
+    card = folder / "README.md"
+    kept = card.read_text(encoding="utf-8") if card.exists() else None
+    if folder.exists():
+        shutil.rmtree(folder)
+    pipe.save_pretrained(folder, safe_serialization=True)
+    if kept is not None:
+        card.write_text(kept, encoding="utf-8")
+    return folder
+
+
+def _detached(module: UNet2DConditionModel | CLIPTextModel):
+    """The module with weights of its own instead of views of a shared buffer."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.clone()
+        parameter.grad = None
+    return module.eval()

@@ -1,0 +1,94 @@
+"""Stage 3: the denoiser and its text encoder, trained together on the encoded scenes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from diffusers import UNet2DConditionModel
+from diffusers.models.attention_processor import AttnProcessor
+from torch import Tensor, nn
+from transformers import CLIPTextModel
+
+from accel.tiny.models import make_scheduler, make_text_encoder, make_unet
+from accel.tiny.tokens import make_tokenizer
+from accel.tiny.training.latents import load_latents, tokenize
+
+CAPTION_DROP = 0.1
+"""Share of samples trained without a caption, for classifier-free guidance."""
+
+_FOCUS_SHARE = 0.5
+_FOCUS_MEAN, _FOCUS_SPREAD = 0.45, 0.18
+
+
+class UnetTask:
+    """Learns v from noisy latents and token ids.
+
+    Args:
+        unet: The denoiser.
+        text_encoder: Trained jointly with it.
+        data: What `accel.tiny.training.latents.encode` wrote.
+        empty: Token ids of the empty prompt, ``(40,)``.
+    """
+
+    def __init__(
+        self, unet: UNet2DConditionModel, text_encoder: CLIPTextModel, data: dict[str, Tensor], empty: Tensor
+    ) -> None:
+        # Fused attention's backward pass is slow on CPUs at these sizes; the plain one is not.
+        unet.set_attn_processor(AttnProcessor())
+        self.unet, self.text_encoder = unet, text_encoder
+        self.latents, self.tokens, self.empty = data["latents"], data["tokens"], empty
+        self.alphas = make_scheduler().alphas_cumprod
+
+    def modules(self) -> Iterable[nn.Module]:
+        """Denoiser, then text encoder."""
+        return (self.unet, self.text_encoder)
+
+    def loss(self, batch: int, seed: int) -> Tensor:
+        """Mean squared error of the predicted v over ``batch`` samples drawn by ``seed``."""
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randint(len(self.latents), (batch,), generator=generator)
+        tokens = self.tokens[rows].long()
+        tokens[torch.rand(batch, generator=generator) < CAPTION_DROP] = self.empty
+        times = draw_timesteps(batch, generator)
+        clean = self.latents[rows].float()
+        noise = torch.randn(clean.shape, generator=generator)
+        signal = self.alphas[times].sqrt().view(-1, 1, 1, 1)
+        sigma = (1 - self.alphas[times]).sqrt().view(-1, 1, 1, 1)
+        noisy, target = signal * clean + sigma * noise, signal * noise - sigma * clean
+        prediction = self._predict(noisy, times, tokens)
+        return F.mse_loss(prediction.float(), target.to(prediction.device))
+
+    def _predict(self, noisy: Tensor, times: Tensor, tokens: Tensor) -> Tensor:
+        device, dtype = self.unet.device, self.unet.dtype
+        noisy = noisy.to(device, dtype).contiguous(memory_format=torch.channels_last)
+        text = self.text_encoder(tokens.to(device)).last_hidden_state
+        return self.unet(noisy, times.to(device), encoder_hidden_states=text).sample
+
+
+def draw_timesteps(batch: int, generator: torch.Generator, train_steps: int = 1000) -> Tensor:
+    """Timesteps ``(batch,)``: half uniform, half where objects take shape.
+
+    The second half follows a normal distribution over the middle noise levels; there the loss
+    says most about what stands where, while both ends are nearly solved after a few minutes.
+    """
+    uniform = torch.rand(batch, generator=generator)
+    focus = _FOCUS_MEAN + _FOCUS_SPREAD * torch.randn(batch, generator=generator)
+    pick = torch.rand(batch, generator=generator) < _FOCUS_SHARE
+    chosen = torch.where(pick & (focus > 0) & (focus < 1), focus, uniform)
+    return (chosen * train_steps).long()
+
+
+def make_task(out: Path, *, init: Path | None = None) -> UnetTask:
+    """The task of a run: fresh weights, or those of the pipeline ``init``."""
+    tokenizer = make_tokenizer()
+    if init is None:
+        unet, text_encoder = make_unet(), make_text_encoder(tokenizer)
+    else:
+        unet = UNet2DConditionModel.from_pretrained(init, subfolder="unet", torch_dtype=torch.float32)
+        text_encoder = CLIPTextModel.from_pretrained(init, subfolder="text_encoder", dtype=torch.float32)
+    text_encoder.set_attn_implementation("eager")
+    (empty,) = tokenize(tokenizer, [""])
+    return UnetTask(unet, text_encoder, load_latents(out), empty)

@@ -1,0 +1,305 @@
+"""The bundled pipeline: its world, its training and what its weights draw."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import accel.tiny
+from accel.tiny import train
+from accel.tiny.models import make_text_encoder, make_unet, make_vae
+from accel.tiny.render import render
+from accel.tiny.scenes import make_scene
+from accel.tiny.tokens import MAX_TOKENS, make_tokenizer
+from accel.tiny.training.flat import FlatWeights
+from accel.tiny.training.latents import tokenize
+from accel.tiny.training.loop import Loop, Settings
+from accel.tiny.training.unet import UnetTask
+from accel.tiny.training.vae import VaeTask
+from accel.tiny.world import BACKGROUNDS, COLOURS, NAMES, NUMBERS, PLACES, plural, visible, words
+
+SCENES = [make_scene(seed, held_out=None) for seed in range(1500)]
+
+
+# Scenes
+
+
+def test_scenes_are_the_same_everywhere() -> None:
+    captions = zlib.crc32("\n".join(scene.caption for scene in SCENES[:200]).encode())
+    assert captions == 0
+    assert make_scene(7) == make_scene(7) != make_scene(8)
+    assert np.array_equal(render(make_scene(7)), render(make_scene(7)))
+
+
+def test_captions_say_exactly_the_facts() -> None:
+    """Read every caption back with a parser of its own."""
+    for scene in SCENES:
+        text = scene.caption
+        stated = [b for b in BACKGROUNDS if text.endswith(f" on a {b} background")]
+        stated += [name for name, end in LANDSCAPE_ENDS.items() if text.endswith(end)]
+        assert stated == ([scene.background] if scene.background_stated else [])
+        text = re.sub(r" (on a \w+ background|in a meadow|at night|at the beach)$", "", text)
+        relation = next((r for r in ("to the left of", "above") if f" {r} " in text), None)
+        assert relation == scene.relation
+        mentions = re.split(r", | and | to the left of | above ", text)
+        assert [read_mention(mention) for mention in mentions] == [
+            (item.count, item.scale, item.name, item.place) for item in scene.objects
+        ]
+
+
+LANDSCAPE_ENDS = {"meadow": " in a meadow", "night": " at night", "beach": " at the beach"}
+
+
+def read_mention(text: str) -> tuple[int, str | None, str, str | None]:
+    """``"a big red star"`` to count, scale, name and place."""
+    places = {"at the top": "top", "at the bottom": "bottom", "on the left": "left", "on the right": "right"}
+    places |= {"in the center": "center"} | {p: p for p in PLACES if " " in p}
+    place = next((said for said in places if text.endswith(f" {said}")), None)
+    text = text.removesuffix(f" {place}")
+    number, _, name = text.partition(" ")
+    count = {"a": 1, "an": 1, "two": 2, "three": 3, "four": 4}[number]
+    scale = next((word for word in ("big", "small") if name.startswith(f"{word} ")), None)
+    name = name.removeprefix(f"{scale} ")
+    if count > 1:
+        name = {plural(known): known for known in NAMES}[name]
+    return count, scale, name, places.get(place or "")
+
+
+def test_facts_hold_in_the_picture() -> None:
+    for scene in SCENES:
+        boxes = [box for item in scene.objects for box in item.boxes]
+        assert all(0 <= v - s // 2 and v - s // 2 + s <= 64 for x, y, s in boxes for v in (x, y))
+        assert all(len(item.boxes) == item.count and visible(item.name, scene.background) for item in scene.objects)
+        for i, (x, y, s) in enumerate(boxes):
+            assert all(max(abs(x - u), abs(y - v)) >= 0.7 * max(s, t) for u, v, t in boxes[:i]), scene.caption
+        if scene.relation:
+            (a, *_), (b, *_) = (item.boxes[0] for item in scene.objects), (None,)
+    left = [scene for scene in SCENES if scene.relation == "to the left of"]
+    above = [scene for scene in SCENES if scene.relation == "above"]
+    assert left and all(s.objects[0].boxes[0][0] < s.objects[1].boxes[0][0] - 15 for s in left)
+    assert above and all(s.objects[0].boxes[0][1] < s.objects[1].boxes[0][1] - 15 for s in above)
+
+
+def test_shapes_have_their_colour_and_plain_backgrounds_too() -> None:
+    for scene in SCENES:
+        image = render(scene).astype(int)
+        for item in scene.objects:
+            if item.colour and item.noun in ("circle", "square", "heart", "star", "triangle", "cross"):
+                x, y, _ = item.boxes[0]
+                assert np.abs(image[y, x] - COLOURS[item.colour]).max() <= 2, scene.caption
+        if scene.background in BACKGROUNDS:
+            corners = image[[0, 0, -1, -1], [0, -1, 0, -1]]
+            assert (corners == BACKGROUNDS[scene.background]).all(axis=1).any()
+
+
+def test_held_out_compositions_never_occur_in_training() -> None:
+    trained = {make_scene(seed).composition for seed in range(3000)}
+    held_out = {make_scene(seed, held_out=True).composition for seed in range(1000)}
+    assert not trained & held_out and len(held_out) > 300
+    assert 0.05 < np.mean([scene.held_out for scene in SCENES]) < 0.15
+    assert {len(scene.objects) for scene in SCENES} == {1, 2, 3, 4, 5}
+    assert {item.count for scene in SCENES for item in scene.objects} == {1, *NUMBERS}
+
+
+# Tokenizer
+
+
+def test_every_word_of_the_grammar_is_one_token() -> None:
+    tokenizer = make_tokenizer()
+    assert all(len(tokenizer.tokenize(word)) == 1 for word in words())
+    said = {word for scene in SCENES for word in re.findall(r"\w+", scene.caption)}
+    assert said <= set(words())
+    assert max(len(tokenizer(scene.caption).input_ids) for scene in SCENES) <= MAX_TOKENS
+    assert tokenizer.decode(tokenizer("two green squares and a red star").input_ids[1:-1]) == (
+        "two green squares and a red star"
+    )
+    assert len(tokenizer.tokenize("zebra")) > 1
+
+
+# Training
+
+
+def small_unet_task() -> UnetTask:
+    torch.manual_seed(3)
+    tokenizer = make_tokenizer()
+    captions = [scene.caption for scene in SCENES[:8]]
+    data = {"latents": torch.randn(8, 4, 16, 16), "tokens": tokenize(tokenizer, captions)}
+    (empty,) = tokenize(tokenizer, [""])
+    return UnetTask(make_unet((16, 32, 32), 8), make_text_encoder(tokenizer, layers=1), data, empty)
+
+
+def small_vae_task() -> VaeTask:
+    torch.manual_seed(3)
+    return VaeTask(make_vae((8, 8, 8), 4))
+
+
+def trained(task: UnetTask | VaeTask, out: Path, stop: int, steps: int = 6) -> FlatWeights:
+    """Train ``task`` from the checkpoint in ``out`` to step ``stop`` of a run of ``steps``."""
+    settings = Settings(out=out, learning_rate=1e-3, batch=2, steps=steps, seed=5)
+    out.mkdir(exist_ok=True)
+    weights = FlatWeights(task.modules())
+    loop = Loop(task, weights, settings, 0, 1)
+    loop.run(stop=stop)
+    return weights
+
+
+@pytest.mark.parametrize("make", [small_unet_task, small_vae_task])
+def test_an_interrupted_run_ends_in_the_same_state(make, tmp_path: Path) -> None:
+    through = trained(make(), tmp_path / "through", stop=6).state()
+    trained(make(), tmp_path / "broken", stop=3)
+    resumed = trained(make(), tmp_path / "broken", stop=6).state()
+    half = trained(make(), tmp_path / "half", stop=3).state()
+    assert through.keys() == resumed.keys() >= {"master", "ema", "exp_avg", "exp_avg_sq"}
+    assert all(torch.equal(through[name], resumed[name]) for name in through)
+    assert not torch.equal(through["master"], half["master"])
+
+
+def test_training_lowers_the_loss(tmp_path: Path) -> None:
+    task = small_vae_task()
+    before = float(task.loss(8, seed=99).detach())
+    trained(task, tmp_path / "vae", stop=60, steps=60)
+    assert float(task.loss(8, seed=99).detach()) < 0.7 * before
+
+
+def test_bf16_weights_follow_their_float32_master() -> None:
+    module = torch.nn.Linear(4, 4)
+    weights = FlatWeights([module], dtype=torch.bfloat16)
+    before = weights.master.detach().clone()
+    module(torch.ones(2, 4, dtype=torch.bfloat16)).float().square().sum().backward()
+    weights.step(1e-4, ema_decay=0.5)
+    assert module.weight.dtype == torch.bfloat16 and not torch.equal(before, weights.master)
+    assert torch.equal(module.weight.flatten(), weights.master[:16].bfloat16())
+    assert torch.allclose(weights.ema, (before + weights.master.detach()) / 2)
+
+
+def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, hint in [
+        (["unet", "--steps", "1"], "run the stage 'latents' first"),
+        (["export"], "give --to FOLDER"),
+        (["vae", "--steps", "1", "--minutes", "1"], "either steps or minutes"),
+    ]:
+        assert train.main([*arguments, "--out", str(tmp_path / "run")]) == 1
+        error = capsys.readouterr().err
+        assert hint in error and error.count("\n") == 1
+
+
+# The shipped folder
+
+
+def test_names_and_paths() -> None:
+    assert accel.tiny.names() == ("tiny",)
+    assert (accel.tiny.path() / "model_index.json").is_file()
+    with pytest.raises(ValueError, match="'huge'.*use one of tiny"):
+        accel.tiny.path("huge")
+
+
+def test_missing_weights_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accel.tiny, "_WEIGHTS", tmp_path)
+    with pytest.raises(FileNotFoundError, match="reinstall"):
+        accel.tiny.path()
+
+
+def test_finding_the_folder_imports_nothing_heavy() -> None:
+    code = "import sys; sys.modules['torch'] = None; import accel.tiny as t; t.path(); assert 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+PROMPTS = (
+    "a red star on a white background",
+    "a big blue circle on a yellow background",
+    "a green square on a black background",
+    "a yellow heart on a blue background",
+    "a purple triangle on a gray background",
+    "a red circle to the left of a blue circle on a white background",
+)
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    from diffusers import DiffusionPipeline
+
+    pipe = DiffusionPipeline.from_pretrained(accel.tiny.path())
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+@pytest.fixture(scope="module")
+def pictures(pipe) -> dict[str, NDArray[np.float32]]:
+    """Four pictures ``(4, 64, 64, 3)`` in [0, 1] per prompt, 12 steps."""
+    found = {}
+    for prompt in PROMPTS:
+        generator = torch.Generator().manual_seed(0)
+        found[prompt] = pipe(
+            prompt,
+            num_inference_steps=12,
+            guidance_scale=4.0,
+            num_images_per_prompt=4,
+            generator=generator,
+            output_type="np",
+        ).images
+    return found
+
+
+def nearest(pixels: NDArray[np.float32], palette: dict[str, tuple[int, int, int]]) -> NDArray[np.str_]:
+    """Name of the nearest palette colour of every pixel, ``(..., 3)`` to ``(...)``."""
+    table = np.array(list(palette.values())) / 255
+    distance = np.linalg.norm(pixels[..., None, :] - table, axis=-1)
+    return np.array(list(palette))[distance.argmin(-1)]
+
+
+def test_pictures_are_finite_and_not_flat(pictures: dict[str, NDArray[np.float32]]) -> None:
+    for prompt, images in pictures.items():
+        assert images.shape == (4, 64, 64, 3) and np.isfinite(images).all()
+        assert (images.std(axis=(1, 2)).max(axis=-1) > 0.1).all(), prompt
+
+
+@pytest.mark.parametrize("prompt", PROMPTS[:5])
+def test_colour_and_background_are_as_said(prompt: str, pictures: dict[str, NDArray[np.float32]]) -> None:
+    """Middle pixels have the object's colour, border pixels the background's, in 3 of 4 pictures."""
+    colour = next(word for word in prompt.split() if word in COLOURS)
+    background = prompt.split()[-2]
+    palette = {"object": COLOURS[colour], "background": BACKGROUNDS[background]}
+    palette |= {name: rgb for name, rgb in COLOURS.items() if name not in (colour, background)}
+    good = 0
+    for image in pictures[prompt]:
+        named = nearest(image, palette)
+        border = np.concatenate([named[:2].ravel(), named[-2:].ravel(), named[:, :2].ravel(), named[:, -2:].ravel()])
+        inside = named[named != "background"]
+        good += (border == "background").mean() > 0.8 and inside.size > 60 and (inside == "object").mean() > 0.6
+    assert good >= 3
+
+
+def test_left_and_right_are_as_said(pictures: dict[str, NDArray[np.float32]]) -> None:
+    good = 0
+    for image in pictures[PROMPTS[5]]:
+        named = nearest(image, {"red": COLOURS["red"], "blue": COLOURS["blue"], "white": BACKGROUNDS["white"]})
+        reds, blues = np.nonzero(named == "red")[1], np.nonzero(named == "blue")[1]
+        good += min(reds.size, blues.size) > 60 and reds.mean() + 10 < blues.mean()
+    assert good >= 3
+
+
+def test_shipped_tokenizer_is_the_one_the_builder_makes(pipe) -> None:
+    assert pipe.tokenizer.get_vocab() == make_tokenizer().get_vocab()
+    assert pipe.tokenizer.model_max_length == MAX_TOKENS
+
+
+def test_sampled_latents_stay_close_to_their_mean(pipe) -> None:
+    """img2img samples the posterior; an untrained variance would drown the picture in noise."""
+    image = torch.from_numpy(render(make_scene(1))).permute(2, 0, 1)[None].float() / 127.5 - 1
+    with torch.inference_mode():
+        posterior = pipe.vae.encode(image).latent_dist
+    assert float(posterior.std.max()) < 0.1 < float(posterior.mean.std())
+
+
+def test_the_folder_is_small_and_holds_no_pickle() -> None:
+    files = [file for file in accel.tiny.path().rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < 22_000_000
+    assert {file.suffix for file in files} <= {".json", ".safetensors", ".md", ".txt"}
