@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -68,10 +70,21 @@ def test_wheel_holds_every_file_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_import_is_light(tmp_path: Path) -> None:
-    """`import accel` reads no pipeline, no user interface and no plotting."""
+    """`import accel` by itself reads neither torch nor anything built on it."""
     show = "import sys, accel; print(*sys.modules, sep='\\n')"
-    run = subprocess.run(
-        [sys.executable, "-c", show], cwd=tmp_path, check=True, capture_output=True, text=True
-    )
-    heavy = ("diffusers.pipelines", "transformers.models", "gradio", "matplotlib", "peft")
-    assert [name for name in run.stdout.split() if name.startswith(heavy)] == []
+    run = subprocess.run([sys.executable, "-c", show], cwd=tmp_path, check=True, capture_output=True, text=True)
+    heavy = {"torch", "numpy", "PIL", "diffusers", "transformers", "accelerate", "gradio", "matplotlib", "peft"}
+    assert heavy.isdisjoint(run.stdout.split())
+
+
+def test_library_imports_only_what_it_requires() -> None:
+    """An import at the top of a module needs a core dependency; what an extra brings is imported where it is used."""
+    required = {re.match(r"[\w-]+", line)[0] for line in PROJECT["project"]["dependencies"]}
+    required |= {"PIL", "huggingface_hub", "tokenizers"}  # pillow's import name; what transformers always brings
+    allowed = {*sys.stdlib_module_names, *required, "accel"}
+    for name, file in installed_files().items():
+        if name.endswith(".py") and not name.startswith(("accel/app/", "accel/distill/")):
+            tree = ast.parse(file.read_text())
+            imports = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+            imports += [node.module for node in tree.body if isinstance(node, ast.ImportFrom)]
+            assert {each.split(".")[0] for each in imports} <= allowed, name
