@@ -95,6 +95,7 @@ class Clock:
             undo.callback(self._finish)
             undo.callback(self._stops.close)
             self._follow(self.target.scheduler)
+            undo.callback(listen(self.target.pipe, "maybe_free_model_hooks", self._on_pipeline_end))
             for denoiser in self.target.denoisers:
                 undo.callback(install(denoiser.module, _DenoiserHook(self, denoiser), "clock"))
             return undo.pop_all().close
@@ -133,7 +134,7 @@ class Clock:
 
     def _on_set_timesteps(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if self._ours():
-            self._finish()
+            self._finish(aborted=True)
             self._pending = True
 
     def _on_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -145,6 +146,10 @@ class Clock:
         self.recorder.step_ended()
         if self.step == self.run.steps:
             self._finish()
+
+    def _on_pipeline_end(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Pipelines free their hooks as the last thing: a run that was interrupted, or cut short, ends here."""
+        self._finish()
 
     def _ours(self) -> bool:
         owner = calling_pipeline()
@@ -229,7 +234,6 @@ class Clock:
         self._pending = False
         if self.run is None:
             return
-        aborted = aborted or self.step < self.run.steps
         self.run = None
         for callback in self._end_run:
             callback()
@@ -255,6 +259,17 @@ class Clock:
         return self.run.sigmas[min(self.step, self.run.steps - 1)]
 
 
+class _ContextName(StateManager):
+    """Where diffusers puts the name of the cache context; it looks for this type on stateful hooks."""
+
+    def __init__(self) -> None:
+        super().__init__(BaseState)
+        self.name: str | None = None
+
+    def set_context(self, context: Any) -> None:
+        self.name = context.name if context else None
+
+
 class _DenoiserHook(ModelHook):
     """Puts the clock around a denoiser's forward, and receives diffusers' cache-context names."""
 
@@ -263,14 +278,11 @@ class _DenoiserHook(ModelHook):
     def __init__(self, clock: Clock, denoiser: Denoiser):
         super().__init__()
         self.clock, self.denoiser = clock, denoiser
-        self.context = StateManager(BaseState)
+        self.context = _ContextName()
 
     @torch.compiler.disable(recursive=False)  # the frames inside may still be compiled
     def new_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> Tree:
-        context = self.context._context
-        return self.clock.around(
-            self.denoiser, context.name if context else None, self.fn_ref.original_forward, args, kwargs
-        )
+        return self.clock.around(self.denoiser, self.context.name, self.fn_ref.original_forward, args, kwargs)
 
     def reset_state(self, module: nn.Module) -> nn.Module:
         self.context.set_context(None)

@@ -155,14 +155,15 @@ class Recorder:
         self.report.aborted = aborted
         for name, reasons in self._declined.items():
             self.report.techniques.setdefault(name, TechniqueReport()).declined = dict(reasons)
-        if not aborted:
+        if self.report.steps_run == self.report.steps_planned:
             for name, technique in self.report.techniques.items():
                 if not technique.predicted and name in self._sites:
                     _warn_idle(name, technique, self.report.steps_planned)
 
 
 def _warn_idle(name: str, technique: TechniqueReport, steps: int) -> None:
-    reason = _reasons(technique.declined) or f"its table has nothing to predict in {steps} steps"
+    unseen = "none of its sites was called" if not technique.computed else ""
+    reason = _reasons(technique.declined) or unseen or f"its table has nothing to predict in {steps} steps"
     warnings.warn(
         f"{name} saved nothing in this run ({reason}): use more steps, other settings, or leave it out",
         AccelWarning,

@@ -19,7 +19,8 @@ def map_tensors(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     if isinstance(tree, torch.Tensor):
         return fn(tree, *others)
     if isinstance(tree, Mapping):
-        return type(tree)(**{k: map_tensors(fn, v, *(o[k] for o in others)) for k, v in tree.items()})
+        mapped = {k: map_tensors(fn, v, *(o[k] for o in others)) for k, v in tree.items()}
+        return mapped if type(tree) is dict else type(tree)(**mapped)
     if isinstance(tree, (tuple, list)):
         parts = [map_tensors(fn, *together) for together in zip(tree, *others, strict=True)]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)

@@ -90,8 +90,9 @@ class GuidanceExecutor:
         if self._can_predict():
             start = half if self.survivor == "cond" else 0
             lane = slice(start, start + half)
+            halved = {k: v if _is_position(k) else rows(v, call.batch, lane) for k, v in kwargs.items()}
             with self.clock.only((start, start + half)):
-                output = proceed(*rows(args, call.batch, lane), **rows(kwargs, call.batch, lane))
+                output = proceed(*rows(args, call.batch, lane), **halved)
             self.recorder.cell(self.technique, predicted=True)
             return self._both_halves(output)
         output = proceed(*args, **kwargs)
@@ -155,6 +156,11 @@ class GuidanceExecutor:
 
     def _difference(self) -> torch.Tensor:
         return predict(self.row.how, self.past.usable(_KEY, None), self.clock.time)
+
+
+def _is_position(keyword: str) -> bool:
+    """Position tables have no batch, even when one happens to be as long as the batch."""
+    return any(part in keyword for part in ("rotary", "rope", "coords", "img_ids", "txt_ids"))
 
 
 @dataclass(frozen=True)

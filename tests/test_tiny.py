@@ -80,8 +80,6 @@ def test_facts_hold_in_the_picture() -> None:
         assert all(len(item.boxes) == item.count and visible(item.name, scene.background) for item in scene.objects)
         for i, (x, y, s) in enumerate(boxes):
             assert all(max(abs(x - u), abs(y - v)) >= 0.7 * max(s, t) for u, v, t in boxes[:i]), scene.caption
-        if scene.relation:
-            (a, *_), (b, *_) = (item.boxes[0] for item in scene.objects), (None,)
     left = [scene for scene in SCENES if scene.relation == "to the left of"]
     above = [scene for scene in SCENES if scene.relation == "above"]
     assert left and all(s.objects[0].boxes[0][0] < s.objects[1].boxes[0][0] - 15 for s in left)
@@ -208,7 +206,7 @@ def test_missing_weights_are_explained(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_finding_the_folder_imports_nothing_heavy() -> None:
-    code = "import sys; sys.modules['torch'] = None; import accel.tiny as t; t.path(); assert 'numpy' not in sys.modules"
+    code = "import sys, accel.tiny; accel.tiny.path(); assert not {'torch', 'diffusers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +60,7 @@ def _sprite(name: str, size: int) -> NDArray[np.float32]:
     return np.asarray(small, dtype=np.uint8).astype(np.float32)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _emoji(noun: str) -> Image.Image:
     with Image.open(ATLAS) as atlas:
         edge = atlas.height
@@ -90,7 +90,7 @@ def _heart() -> list[tuple[float, float]]:
     return corners
 
 
-@lru_cache(maxsize=None)
+@cache
 def _mask(shape: str) -> Image.Image:
     """Coverage of a shape, ``(256, 256)``, 0 or 255; smoothed when it is made smaller."""
     mask = Image.new("L", (_MASTER, _MASTER), 0)

@@ -40,7 +40,7 @@ _PLACE_WORDS = {
     "bottom": "at the bottom",
 }
 _KINDS = ("single", "pair", "count", "mixed", "placed")
-_KIND_WEIGHTS = (38, 25, 12, 13, 12)
+_KIND_WEIGHTS = (42, 25, 13, 13, 7)
 
 
 @dataclass(frozen=True)
@@ -197,10 +197,7 @@ def _pair(rng: random.Random, background: str, relation: str | None) -> tuple[Sc
 def _groups(rng: random.Random, background: str, counts: tuple[int, ...]) -> tuple[SceneObject, ...]:
     names = _draw_names(rng, background, len(counts))
     groups = layout.groups(rng, counts)
-    return tuple(
-        SceneObject(name, count, boxes)
-        for name, count, boxes in zip(names, counts, groups, strict=True)
-    )
+    return tuple(SceneObject(name, count, boxes) for name, count, boxes in zip(names, counts, groups, strict=True))
 
 
 def _placed(rng: random.Random, background: str) -> tuple[SceneObject, ...]:

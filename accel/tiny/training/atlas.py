@@ -37,10 +37,7 @@ def build_atlas(icons: Path, out: Path = ATLAS) -> Path:
     atlas = Image.new("RGBA", (EDGE * len(SPRITES), EDGE))
     for index, name in enumerate(SPRITES):
         body = bodies[_ICONS.get(name, name)]["body"]
-        svg = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="1 1 30 30" width="{EDGE}" height="{EDGE}">'
-            f"{body}</svg>"
-        )
+        svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="1 1 30 30" width="{EDGE}" height="{EDGE}">{body}</svg>'
         tile = Image.open(io.BytesIO(bytes(resvg_py.svg_to_bytes(svg_string=svg)))).convert("RGBA")
         atlas.paste(tile, (EDGE * index, 0))
     atlas.save(out, optimize=True)

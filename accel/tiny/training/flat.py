@@ -39,9 +39,7 @@ class FlatWeights:
         self.work = self.master.detach() if dtype == torch.float32 else master.to(dtype)
         self.grad = torch.zeros_like(self.work)
         self.ema = master.clone()
-        self.optimizer = torch.optim.AdamW(
-            [self.master], lr=0.0, betas=betas, weight_decay=weight_decay, fused=True
-        )
+        self.optimizer = torch.optim.AdamW([self.master], lr=0.0, betas=betas, weight_decay=weight_decay, fused=True)
         for module in self.modules:
             module.to(dtype)
         self._point_into(self.work)

@@ -32,9 +32,7 @@ def to_tensor(images: NDArray[np.uint8]) -> Tensor:
 def close_up(scene: Scene, image: NDArray[np.uint8], rng: random.Random) -> NDArray[np.uint8]:
     """A 32 by 32 window round a random object, where the detail is."""
     x, y, _ = rng.choice([box for item in scene.objects for box in item.boxes])
-    left, top = (
-        min(max(v - CROP // 2 + rng.randint(-6, 6), 0), SIZE - CROP) for v in (x, y)
-    )
+    left, top = (min(max(v - CROP // 2 + rng.randint(-6, 6), 0), SIZE - CROP) for v in (x, y))
     return image[top : top + CROP, left : left + CROP]
 
 
