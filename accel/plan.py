@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Plan:
     def of(cls, what: Any) -> Plan:
         """A plan from a plan, a technique, several of them, or a text.
 
-        A text is the name of a preset or a technique, several joined by ``+``, or the path of a ``.json`` plan file.
+        A text is the name of a preset or a technique, several of them joined by ``+``, or the path of a ``.json`` file.
         """
         if isinstance(what, Plan):
             return what
@@ -53,10 +54,14 @@ class Plan:
     def _named(cls, text: str) -> Plan:
         if text in presets():
             return cls.from_dict(json.loads(_preset_file(text).read_text()))
-        try:
-            return cls(tuple(registry.find(name)() for name in text.split("+")))
-        except AccelError as error:
-            raise AccelError(f"{error}; presets are {', '.join(presets())}") from None
+        if "+" in text:
+            return cls.of(text.split("+"))
+        if text in registry.names():
+            return cls((registry.find(text)(),))
+        near = difflib.get_close_matches(text, [*presets(), *registry.names()], n=1)
+        known = f"presets are {', '.join(presets())}, techniques {', '.join(registry.names())}"
+        hint = f"did you mean {near[0]}?" if near else known
+        raise AccelError(f"no preset or technique is called {text!r}: {hint}")
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -85,7 +90,7 @@ class Plan:
     @classmethod
     def from_dict(cls, data: Any) -> Plan:
         """Read the JSON form; unknown keys, techniques, settings and newer formats are refused by name."""
-        if not isinstance(data, dict) or "techniques" not in data:
+        if not isinstance(data, dict) or not isinstance(data.get("techniques"), list):
             raise AccelError("a plan is a JSON object with a list of techniques")
         if unknown := sorted(set(data) - _KEYS):
             raise AccelError(f"unknown key {', '.join(unknown)}: a plan has {', '.join(sorted(_KEYS))}")
@@ -110,7 +115,7 @@ def _preset_file(name: str) -> Any:
 
 
 def _technique(entry: Any) -> Technique:
-    if not isinstance(entry, dict) or "name" not in entry:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise AccelError(f"a technique is an object with a name, not {entry!r}")
     settings = {key: value for key, value in entry.items() if key != "name"}
     return registry.find(entry["name"]).from_settings(settings)

@@ -71,7 +71,10 @@ class Technique(ABC):
         unknown = sorted(set(settings) - known)
         if unknown:
             raise AccelError(f"{cls.name} has no setting {', '.join(unknown)}: it has {', '.join(sorted(known))}")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
+        try:
+            return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
+        except TypeError as error:  # a check in `__post_init__` met something it cannot even compare
+            raise AccelError(f"{cls.name}: a setting has the wrong type: {error}") from None
 
     def __str__(self) -> str:
         inner = ", ".join(f"{key}={value}" for key, value in self.settings().items())

@@ -1,0 +1,94 @@
+"""What the command line says beside its results: warnings as one line each, libraries' chatter left out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from accel.errors import AccelWarning
+
+
+def one_line(message: object) -> str:
+    """A message of several lines as one; listed points are joined by semicolons."""
+    head, *rest = [line.strip().removeprefix("- ") for line in str(message).splitlines() if line.strip()] or [""]
+    return f"{head} {'; '.join(rest)}".strip()
+
+
+def say(kind: str, message: object) -> None:
+    """One line on standard error: ``accel: error: …``."""
+    print(f"accel: {kind}: {one_line(message)}", file=sys.stderr)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Inside, a warning is one line on standard error, and each is said once."""
+    said: set[str] = set()
+
+    def show(message: Any, *_: Any, **__: Any) -> None:
+        text = one_line(message)
+        if text not in said:
+            said.add(text)
+            say("warning", text)
+
+    with warnings.catch_warnings():
+        # Notices to developers of what a library will change; users of a command can do nothing about them.
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("always", AccelWarning)
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Inside, diffusers and transformers load without progress bars and notices, and real warnings are one line.
+
+    What diffusers logs as a warning while a pipeline runs (a prompt that is too long, say) comes through as a warning.
+    Loading is the noisy part: wrap it in `loading` besides.
+    """
+    # Read when transformers is imported, and its notices come from that very import.
+    before = os.environ.get("TRANSFORMERS_VERBOSITY")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from diffusers.utils import logging as diffusers_logging
+    from transformers.utils import logging as transformers_logging
+
+    log = logging.getLogger("diffusers")
+    handlers, level, tokens = log.handlers[:], log.level, transformers_logging.get_verbosity()
+    bars = diffusers_logging.is_progress_bar_enabled(), transformers_logging.is_progress_bar_enabled()
+    log.handlers[:] = [_AsWarning(logging.WARNING)]
+    diffusers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        log.handlers[:] = handlers
+        log.setLevel(level)
+        transformers_logging.set_verbosity(tokens)
+        for on, switch in zip(bars, (diffusers_logging, transformers_logging), strict=True):
+            if on:
+                switch.enable_progress_bar()
+        if before is None:
+            os.environ.pop("TRANSFORMERS_VERBOSITY", None)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Inside, diffusers reports errors only: what it says while loading is about its own ways of doing so."""
+    log = logging.getLogger("diffusers")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+class _AsWarning(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        warnings.warn(record.getMessage(), AccelWarning, stacklevel=2)
