@@ -35,7 +35,7 @@ def render(scene: Scene) -> Pixels:
     canvas = _backdrop(scene.background, scene.seed).astype(np.float32)
     for item in scene.objects:
         for x, y, size in item.boxes:
-            _paste(canvas, _sprite(item.name, size), x - size // 2, y - size // 2)
+            _paste(canvas, sprite(item.name, size), x - size // 2, y - size // 2)
     return np.clip(canvas + 0.5, 0, 255).astype(np.uint8)
 
 
@@ -47,7 +47,7 @@ def _paste(canvas: NDArray[np.float32], sprite: NDArray[np.float32], left: int, 
 
 
 @lru_cache(maxsize=8192)
-def _sprite(name: str, size: int) -> NDArray[np.float32]:
+def sprite(name: str, size: int) -> NDArray[np.float32]:
     """Object ``name`` at ``size`` pixels: ``(size, size, 4)``, premultiplied RGBA, 0 to 255."""
     colour, noun = split_name(name)
     if colour is None:

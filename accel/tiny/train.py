@@ -1,7 +1,8 @@
 """Train the bundled pipeline: ``python -m accel.tiny.train STAGE --out FOLDER``.
 
 Stages, in order: ``vae``, ``latents``, ``unet``, ``export``; every stage reads what the earlier
-ones left in ``FOLDER``. ``--init PIPELINE`` starts from a finished pipeline's weights instead.
+ones left in ``FOLDER``. ``score`` judges the pipeline in ``--to``. ``--init PIPELINE`` starts from
+a finished pipeline's weights instead of random ones.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from diffusers import DiffusionPipeline
 
-from accel.tiny.training import export, latents, unet, vae
+import accel.tiny
+from accel.tiny.training import evaluate, export, latents, unet, vae
 from accel.tiny.training.loop import Settings, run
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -34,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m accel.tiny.train", description=__doc__)
     parser.add_argument("stage", choices=tuple(_STAGES))
-    parser.add_argument("--out", type=Path, required=True, help="folder of this run")
+    parser.add_argument("--out", type=Path, default=Path("runs/tiny"), help="folder of this run")
     parser.add_argument("--init", type=Path, help="pipeline folder whose weights to start from")
     parser.add_argument("--minutes", type=float, help="length of the stage in training time")
     parser.add_argument("--steps", type=int, help="length of the stage in steps instead")
@@ -46,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scenes", type=int, default=40_000, help="scenes to encode (latents)")
     parser.add_argument("--decoder-only", action="store_true", help="keep the encoder (vae)")
-    parser.add_argument("--to", type=Path, help="pipeline folder to write (export)")
+    parser.add_argument("--to", type=Path, help="pipeline folder to write (export) or to judge (score)")
     return parser
 
 
@@ -95,7 +98,13 @@ def _export(options: argparse.Namespace) -> None:
     export.export(options.out, options.to)
 
 
-_STAGES = {"vae": _vae, "latents": _latents, "unet": _unet, "export": _export}
+def _score(options: argparse.Namespace) -> None:
+    pipe = DiffusionPipeline.from_pretrained(options.to or accel.tiny.path()).to(options.device)
+    pipe.set_progress_bar_config(disable=True)
+    print(evaluate.score(pipe, seed=options.seed))
+
+
+_STAGES = {"vae": _vae, "latents": _latents, "unet": _unet, "export": _export, "score": _score}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -87,7 +89,9 @@ def run(make_task: Callable[[], Task], settings: Settings, processes: int = 1) -
     else:
         with tempfile.TemporaryDirectory() as folder:
             store = f"file://{folder}/rendezvous"
-            mp.spawn(_worker, (processes, store, make_task, settings), nprocs=processes)
+            # Ending the parent must end its workers: SIGTERM becomes an ordinary exit.
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+            mp.spawn(_worker, (processes, store, make_task, settings), nprocs=processes, daemon=True)
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -126,7 +130,7 @@ class Loop:
     def __init__(self, task: Task, weights: FlatWeights, settings: Settings, rank: int, world: int) -> None:
         self.task, self.weights, self.settings = task, weights, settings
         self.rank, self.world = rank, world
-        self.step, self.elapsed = 0, 0.0
+        self.step, self.samples, self.elapsed = 0, 0, 0.0
         self.checkpoint = settings.out / "checkpoint.pt"
         if self.checkpoint.exists():
             self._resume()
@@ -157,6 +161,7 @@ class Loop:
         ema = min(self.settings.ema, (1 + self.step) / (10 + self.step))
         self.weights.step(self.settings.learning_rate * self._rate(progress), ema)
         self.step += 1
+        self.samples += self.settings.batch * self.world
         return float(loss.detach())
 
     def _progress(self) -> float:
@@ -180,10 +185,9 @@ class Loop:
     def _log(self, progress: float, losses: list[float]) -> None:
         if self.rank:
             return
-        samples = self.step * self.settings.batch * self.world
         entry = {
             "step": self.step,
-            "samples": samples,
+            "samples": self.samples,
             "seconds": round(self.elapsed, 1),
             "progress": round(progress, 4),
             "loss": round(sum(losses) / len(losses), 5),
@@ -196,12 +200,13 @@ class Loop:
         if self.rank:
             return
         state: dict[str, Tensor | int | float] = dict(self.weights.state())
-        state.update(steps_done=self.step, elapsed=self.elapsed)
+        state.update(steps_done=self.step, samples=self.samples, elapsed=self.elapsed)
         partial = self.checkpoint.with_suffix(".partial")
         torch.save(state, partial)
         partial.replace(self.checkpoint)
 
     def _resume(self) -> None:
         state = read_checkpoint(self.checkpoint)
-        self.step, self.elapsed = int(state.pop("steps_done")), float(state.pop("elapsed"))
+        self.step, self.samples = int(state.pop("steps_done")), int(state.pop("samples", 0))
+        self.elapsed = float(state.pop("elapsed"))
         self.weights.load_state(state)
