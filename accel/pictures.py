@@ -1,11 +1,11 @@
-"""Pictures as tensors ``(batch, 3, height, width)`` in 0..1: to PNG, side by side under captions, and compared."""
+"""Pictures as tensors ``(batch, 3, height, width)`` in 0..1: to PNG, and side by side with captions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -18,24 +18,9 @@ _MARGIN = 12
 _FONT_SIZE = 15
 
 
-def psnr(one: Tensor, other: Tensor) -> float:
-    """Peak signal-to-noise ratio in dB over the whole batch; ``inf`` when the two are identical."""
-    error = (one.double() - other.double()).square().mean().item()
-    return math.inf if error == 0 else -10 * math.log10(error)
-
-
 def decibels(value: float) -> str:
     """``43.94`` → ``"43.9 dB"``, ``inf`` → ``"identical"``."""
     return "identical" if math.isinf(value) else f"{value:.1f} dB"
-
-
-def from_output(images: Any) -> Tensor:
-    """The pictures of a pipeline's output as one float tensor on the CPU; raises `TypeError` for anything else."""
-    import torch
-
-    if not isinstance(images, torch.Tensor) or images.ndim != 4 or images.shape[1] != 3:
-        raise TypeError("pictures are a tensor (batch, 3, height, width)")
-    return images.detach().to("cpu", torch.float32)
 
 
 def to_image(picture: Tensor) -> Image.Image:
@@ -68,7 +53,7 @@ def side_by_side(columns: Sequence[tuple[str, Tensor]]) -> Image.Image:
     sheet = Image.new(
         "RGB",
         (_MARGIN + len(columns) * (width + _MARGIN), _MARGIN + rows * (height + _MARGIN) + foot + _MARGIN),
-        "white",
+        "#e6e6e6",
     )
     pen = ImageDraw.Draw(sheet)
     for column, (_, pictures) in enumerate(columns):
@@ -81,7 +66,7 @@ def side_by_side(columns: Sequence[tuple[str, Tensor]]) -> Image.Image:
     return sheet
 
 
-def wrap(text: str, width: float, length: Any) -> list[str]:
+def wrap(text: str, width: float, length: Callable[[str], float]) -> list[str]:
     """Break ``text`` at spaces into lines of at most ``width``, as measured by ``length(line)``."""
     lines = [""]
     for word in text.split():

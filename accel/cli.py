@@ -1,0 +1,174 @@
+"""The command line: ``accel generate``, ``accel check``, ``accel plans``.
+
+Only the parser lives here; a command is imported when it is called, so that help comes at once. Whatever a user can
+mend is one line on standard error and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from accel import __version__, console
+from accel.errors import AccelError
+
+COMMANDS = ("generate", "check", "plans")
+
+_EXAMPLES = """examples:
+  accel generate "two green squares and a red star" --compare --seed 7
+      draw it plainly and with the preset 'balanced', and say what that saved and what it cost
+  accel generate "a fox" --model ./my-pipeline --plan deepcache+guidance --out out/fox
+      your own pipeline, two techniques by name
+  accel check ./my-pipeline --plan fast
+      does this plan keep its promises on this pipeline?
+  accel plans
+      the presets and techniques to choose from"""
+
+_GENERATE_EXAMPLE = """example:
+  accel generate "two green squares and a red star" --model tiny --plan balanced --compare --seed 7 --out out/demo
+
+With --compare the folder holds plain.png, accelerated.png, side-by-side.png and report.json. Times are medians of runs
+that take turns after a warm-up. The plan is also held against the honest alternative, the plain pipeline with as many
+steps as fit its time: both by their distance (PSNR) to the plain picture of the same seed with four times the steps."""
+
+_CHECK_EXAMPLE = """example:
+  accel check tiny --plan balanced
+
+Exit code: 0 when every check passed, 1 when one failed or the plan was refused, 2 for a mistake in the call."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code (0 done, 1 a check failed, 2 a user's mistake, 130 interrupted)."""
+    with console.plain_warnings():
+        try:
+            return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        except AccelError as error:
+            console.say("error", error)
+            return 2
+        except KeyboardInterrupt:
+            print("\naccel: interrupted", file=sys.stderr)
+            return 130
+        except BrokenPipeError:  # `accel plans | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        except SystemExit as done:  # argparse, after --help and --version
+            return int(done.code or 0)
+
+
+def _dispatch(argv: list[str]) -> int:
+    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+        near = difflib.get_close_matches(argv[0], COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
+        raise AccelError(f"no command is called {argv[0]!r}: {hint}")
+    options = parser().parse_args(argv)
+    return importlib.import_module(f"accel.commands.{options.command}").run(options)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with its complaints in the form of all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise AccelError(f"{message}; see {self.prog} --help")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of every command."""
+    main_parser = _Parser(
+        prog="accel",
+        description="Make diffusers pipelines faster, and measure what that saves and what it costs.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    main_parser.add_argument("--version", action="version", version=f"accel {__version__}")
+    commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
+    _add_generate(commands)
+    _add_check(commands)
+    commands.add_parser("plans", help="list the presets and techniques", description=_PLANS, allow_abbrev=False)
+    return main_parser
+
+
+_PLANS = "List the presets and techniques: what each does, where it comes from, and its default settings."
+
+_PLAN_HELP = "preset, technique, several joined by +, or a .json plan file (default: the pipeline's own, else balanced)"
+
+
+def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "generate",
+        help="draw a prompt under a plan, and compare it with the plain pipeline",
+        description="Draw a prompt under a plan; with --compare also plainly, both timed.",
+        epilog=_GENERATE_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_argument("prompt", help="what to draw")
+    command.add_argument("--model", default="tiny", help="bundled name, folder or hub id (default: tiny)")
+    command.add_argument("--plan", help=_PLAN_HELP)
+    command.add_argument("--compare", action="store_true", help="draw plainly too, and time both")
+    command.add_argument(
+        "--repeats", type=_whole(1, 100), default=3, metavar="N", help="timed runs of each with --compare (default: 3)"
+    )
+    command.add_argument("--out", default="out", metavar="DIR", help="folder for pictures and report (default: out)")
+    command.add_argument(
+        "--seed", type=_whole(0, 2**63 - 1), default=0, metavar="N", help="starting noise (default: 0)"
+    )
+    command.add_argument(
+        "--steps", type=_whole(1, 1000), default=25, metavar="N", help="steps of the solver (default: 25)"
+    )
+    command.add_argument(
+        "--guidance", type=_scale, metavar="X", help="guidance scale (default: the pipeline's, tiny: 4)"
+    )
+    command.add_argument("--negative", metavar="TEXT", help="what not to draw")
+    command.add_argument("--size", type=_whole(1, 8192), metavar="N", help="edge in pixels (default: the pipeline's)")
+    command.add_argument(
+        "--batch", "--n", type=_whole(1, 64), default=1, metavar="N", help="pictures at once, of seeds SEED, SEED+1, …"
+    )
+    _add_placement(command)
+
+
+def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "check",
+        help="check that a plan fits a pipeline and keeps its promises there",
+        description="Check that a plan fits a pipeline, then run the contract of every plan at a small size.",
+        epilog=_CHECK_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_argument("pipe", metavar="PIPE", help="bundled name, folder or hub id")
+    command.add_argument("--plan", help=_PLAN_HELP)
+    command.add_argument("--steps", type=_whole(1, 1000), default=8, metavar="N", help="steps of a run (default: 8)")
+    _add_placement(command)
+
+
+def _add_placement(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps, … (default: auto)")
+    command.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="(default: float32)"
+    )
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        if not text.lstrip("+-").isdigit() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, not {text!r}")
+        return int(text)
+
+    return convert
+
+
+def _scale(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1000:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1000, not {text!r}")
+    return value
