@@ -35,7 +35,7 @@ SCENES = [make_scene(seed, held_out=None) for seed in range(1500)]
 
 def test_scenes_are_the_same_everywhere() -> None:
     captions = zlib.crc32("\n".join(scene.caption for scene in SCENES[:200]).encode())
-    assert captions == 0
+    assert captions == 3138861109
     assert make_scene(7) == make_scene(7) != make_scene(8)
     assert np.array_equal(render(make_scene(7)), render(make_scene(7)))
 
