@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 from accel.clock import Clock
@@ -27,7 +26,7 @@ class Handle:
             undo.callback(self._clock.attach())
             for technique in plan.techniques:
                 undo.callback(technique.attach(target, self._clock, self._recorder))
-            handles_of(self.pipe).append(self)
+            vars(self.pipe).setdefault(_HANDLES, []).append(self)
             undo.callback(self._forget)
             self._undo = undo.pop_all()
 
@@ -52,7 +51,7 @@ class Handle:
     def __enter__(self) -> Handle:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(self, *error: object) -> None:
         self.remove()
 
     def __repr__(self) -> str:
@@ -61,7 +60,7 @@ class Handle:
 
 def handles_of(pipe: Any) -> list[Handle]:
     """The handles now attached to ``pipe``, oldest first."""
-    return vars(pipe).setdefault(_HANDLES, [])
+    return vars(pipe).get(_HANDLES, [])
 
 
 def accelerate(pipe: Any, plan: Any = "balanced") -> Handle:
@@ -106,7 +105,7 @@ def _family_problems(target: Target, plan: Plan) -> list[str]:
 
 
 def _claim_conflicts(target: Target, plan: Plan) -> list[str]:
-    attached = [t for handle in vars(target.pipe).get(_HANDLES, []) for t in handle.plan.techniques]
+    attached = [t for handle in handles_of(target.pipe) for t in handle.plan.techniques]
     everything = [*attached, *plan.techniques]
     problems = []
     for i, later in enumerate(everything[len(attached) :], start=len(attached)):
