@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,8 +82,10 @@ class Clock:
         self._begin_run: list[Callable[[Run], None]] = []
         self._end_run: list[Callable[[], None]] = []
         self._interceptors: list[Interceptor] = []
+        self._owner: Any = None  # the pipeline whose run this is, None for a hand-written loop
         self._scheduler: Any = None
         self._pending = False
+        self._bar: Callable[[], None] | None = None  # stops listening to the progress bar of the newest loop
         self._counts: dict[str, int] = {}
         self._sample_batch: int | None = None
         self._stops = ExitStack()
@@ -95,7 +98,7 @@ class Clock:
             undo.callback(self._finish)
             undo.callback(self._stops.close)
             self._follow(self.target.scheduler)
-            undo.callback(listen(self.target.pipe, "maybe_free_model_hooks", self._on_pipeline_end))
+            undo.callback(self._follow_pipeline(self.target.pipe))
             for denoiser in self.target.denoisers:
                 undo.callback(install(denoiser.module, _DenoiserHook(self, denoiser), "clock"))
             return undo.pop_all().close
@@ -105,6 +108,13 @@ class Clock:
         self._scheduler = scheduler
         self._stops.callback(listen(scheduler, "set_timesteps", self._on_set_timesteps))
         self._stops.callback(listen(scheduler, "step", self._on_step))
+
+    def _follow_pipeline(self, pipe: Any) -> Callable[[], None]:
+        ends = {"maybe_free_model_hooks": self._on_pipeline_end, "progress_bar": self._on_progress_bar}
+        with ExitStack() as undo:
+            for name in filter(partial(hasattr, pipe), ends):
+                undo.callback(listen(pipe, name, ends[name]))
+            return undo.pop_all().close
 
     def subscribe(
         self, begin: Callable[[Run], None], end: Callable[[], None], around: Interceptor, outermost: bool = False
@@ -138,7 +148,7 @@ class Clock:
             self._pending = True
 
     def _on_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if self.run is None or not self._ours():
+        if self.run is None or calling_pipeline() is not self._owner:
             return
         self._sample_batch = _sample_batch(self._scheduler, args, kwargs)
         self._counts.clear()
@@ -151,6 +161,18 @@ class Clock:
         """Pipelines free their hooks as the last thing: a run that was interrupted, or cut short, ends here."""
         self._finish()
 
+    def _on_progress_bar(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """The bar is closed when the loop is left, also by an error: what the run kept is freed at once."""
+        if not hasattr(result, "close") or not self._ours():
+            return
+
+        def closed(*_: Any) -> None:
+            stop()
+            if self._bar is stop:  # bars also close when they are collected, perhaps in the middle of a later run
+                self._finish(aborted=sys.exc_info()[0] is not None)
+
+        self._bar = stop = listen(result, "close", closed)
+
     def _ours(self) -> bool:
         owner = calling_pipeline()
         return owner is None or owner is self.target.pipe
@@ -160,7 +182,7 @@ class Clock:
     def around(self, denoiser: Denoiser, context: str | None, forward: Proceed, args: Any, kwargs: Any) -> Tree:
         """Run one denoiser call through the interceptors, if it belongs to a run of this pipeline."""
         owner = calling_pipeline()
-        if (owner is not None and owner is not self.target.pipe) or not self._ready(denoiser, owner, args, kwargs):
+        if owner not in (None, self.target.pipe) or not self._ready(denoiser, owner, args, kwargs):
             return forward(*args, **kwargs)
         self.call = call = self._describe(denoiser, context, args, kwargs)
         self.recorder.call(f"{denoiser.name}/{call.branch}", call.batch)
@@ -192,7 +214,7 @@ class Clock:
         if self._pending:
             self._pending = False
             self._begin(denoiser, owner, args, kwargs)
-        if self.run is None:
+        if self.run is None or owner is not self._owner:  # after a pipeline's run broke off, a direct call is no part
             return False
         if torch.is_grad_enabled() and any(p.requires_grad for p in denoiser.module.parameters()):
             self.recorder.decline("clock", "gradients are being recorded: run under torch.no_grad()")
@@ -209,7 +231,7 @@ class Clock:
         first = _first_index(self._scheduler, times, _argument(denoiser.module, "timestep", args, kwargs))
         planned = getattr(owner, "_num_timesteps", None)  # set by the pipeline just before its loop
         times = times[first : first + planned] if isinstance(planned, int) and planned > 0 else times[first:]
-        self.run, self.step = Run(times, _sigmas(self._scheduler, first, times)), 0
+        self.run, self.step, self._owner = Run(times, _sigmas(self._scheduler, first, times)), 0, owner
         self._counts.clear()
         self._sample_batch = None
         self.recorder.run_began(self.run.steps)
@@ -219,8 +241,7 @@ class Clock:
     def _describe(self, denoiser: Denoiser, context: str | None, args: Any, kwargs: Any) -> Call:
         index = self._counts.get(denoiser.name, 0)
         self._counts[denoiser.name] = index + 1
-        first = next(tensors((args, kwargs)), None)
-        batch = first.shape[0] if first is not None and first.ndim else 1
+        batch = main_input(denoiser, args, kwargs).shape[0]
         lanes = None if not self._sample_batch else batch // self._sample_batch
         return Call(denoiser, context or str(index), batch, lanes)
 
@@ -300,6 +321,13 @@ def calling_pipeline() -> Any:
     return None
 
 
+def main_input(denoiser: Denoiser, args: Any, kwargs: Any) -> torch.Tensor:
+    """The sample in a denoiser's arguments: its first parameter, by whatever name and in whatever order it is given."""
+    name = list(inspect.signature(type(denoiser.module).forward).parameters)[1]
+    sample = args[0] if args else kwargs.get(name)
+    return next(t for t in tensors((sample, args, kwargs)) if t.ndim)
+
+
 def _argument(module: nn.Module, name: str, args: Any, kwargs: Any) -> Any:
     if name in kwargs:
         return kwargs[name]
@@ -340,4 +368,5 @@ def _sigmas(scheduler: Any, first: int, times: list[float]) -> list[float]:
     alphas = _floats(getattr(scheduler, "alphas_cumprod", None))
     if not all(0 <= round(t) < len(alphas) for t in times):
         return [math.nan] * len(times)
-    return [math.sqrt((1 - alphas[round(t)]) / alphas[round(t)]) for t in times]
+    at = [alphas[round(t)] for t in times]
+    return [math.sqrt((1 - a) / a) if a else math.inf for a in at]  # a zero-SNR schedule begins at infinity

@@ -18,12 +18,12 @@ from torch import nn
 from accel.caches.past import Entry, Past, order
 from accel.caches.predict import predict
 from accel.caches.table import Row, Table
-from accel.clock import Call, Clock, Lane, Proceed, Run
+from accel.clock import Call, Clock, Lane, Proceed, Run, main_input
 from accel.hooks import install
 from accel.report import Recorder
 from accel.sites import Site
 from accel.technique import Detach
-from accel.tensors import Tree, map_tensors, signature, tensors
+from accel.tensors import Tree, map_tensors, signature
 
 Rule = Callable[[int], Table]
 """Makes the table of a run from its number of steps."""
@@ -90,8 +90,7 @@ class Executor:
 
     def _forget_if_changed(self, call: Call, args: Any, kwargs: Any) -> None:
         """Values for another resolution, type or device are worthless; the number of rows is looked at by lane."""
-        first = next(tensors((args, kwargs)))
-        now = (call.batch, signature(first.narrow(0, 0, 0)))
+        now = (call.batch, signature(main_input(call.denoiser, args, kwargs).narrow(0, 0, 0)))
         key = (call.denoiser.name, call.branch)
         if self.inputs.setdefault(key, now) != now:
             self.inputs[key] = now
