@@ -97,7 +97,7 @@ class GuidanceExecutor:
             return self._both_halves(output)
         output = proceed(*args, **kwargs)
         self.recorder.cell(self.technique, predicted=False)
-        if self.row.keeps(self.clock.step) and call.batch % 2 == 0:
+        if self.row.keeps(self.clock.step) and call.lanes in (None, 2) and call.batch % 2 == 0:
             first = next(tensors(output))
             self._keep(first[half:] - first[:half])
         return output
@@ -113,13 +113,16 @@ class GuidanceExecutor:
     def _sequential(self, call: Call, proceed: Proceed, args: Any, kwargs: Any) -> Tree:
         step = self.clock.step
         if call.branch == "cond":
+            if self.first is not None and self.row.predicts(step):
+                self.recorder.decline(self.technique, "there is no unconditional call")
             output = proceed(*args, **kwargs)
             self.first = (step, output)
             return output
         cond_first = self.first is not None and self.first[0] == step
-        if self.row.predicts(step) and not cond_first:
-            self.recorder.decline(self.technique, "the unconditional call comes before the conditional one")
-        if cond_first and self._can_predict():
+        problem = self._not_sequential(cond_first) if self.row.predicts(step) else None
+        if problem:
+            self.recorder.decline(self.technique, problem)
+        if problem is None and self._can_predict():
             output = self._from_cond()
             self.recorder.cell(self.technique, predicted=True)
         else:
@@ -129,6 +132,13 @@ class GuidanceExecutor:
                 self._keep(next(tensors(self.first)) - next(tensors(output)))
         self.first = None
         return output
+
+    def _not_sequential(self, cond_first: bool) -> str | None:
+        if not cond_first:
+            return "the unconditional call comes before the conditional one"
+        if self.survivor == "uncond":
+            return "of two calls the conditional one comes first, so it is the one that can be kept"
+        return None
 
     def _from_cond(self) -> Tree:
         assert self.first is not None
