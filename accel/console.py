@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -11,6 +12,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from accel.errors import AccelWarning
+
+_NOTICES = ("requires torchvision",)
+"""Parts of library messages that tell a user of this command nothing."""
+
+_LONGEST = 400
+"""Characters of a library's message that are shown."""
 
 
 def one_line(message: object) -> str:
@@ -78,17 +85,43 @@ def quiet_libraries() -> Iterator[None]:
 
 
 @contextmanager
-def loading() -> Iterator[None]:
-    """Inside, diffusers reports errors only: what it says while loading is about its own ways of doing so."""
-    log = logging.getLogger("diffusers")
-    level = log.level
-    log.setLevel(logging.ERROR)
+def loading() -> Iterator[list[str]]:
+    """Inside, what diffusers and transformers log is collected; it is said afterwards if nothing was raised."""
+    from transformers.utils import logging as transformers_logging
+
+    said: list[str] = []
+    logs = [logging.getLogger(name) for name in ("diffusers", "transformers")]
+    before = [(log.handlers[:], log.level) for log in logs]
+    transformers_logging.set_verbosity_warning()
+    for log in logs:
+        log.handlers[:] = [_Collect(said)]
     try:
-        yield
+        yield said
     finally:
-        log.setLevel(level)
+        for log, (handlers, level) in zip(logs, before, strict=True):
+            log.handlers[:] = handlers
+            log.setLevel(level)
+    for text in said:
+        warnings.warn(text, AccelWarning, stacklevel=2)
+
+
+class _Collect(logging.Handler):
+    def __init__(self, into: list[str]):
+        super().__init__(logging.WARNING)
+        self.into = into
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = _short(record)
+        if not any(notice in text for notice in _NOTICES):
+            self.into.append(text)
 
 
 class _AsWarning(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        warnings.warn(record.getMessage(), AccelWarning, stacklevel=2)
+        warnings.warn(_short(record), AccelWarning, stacklevel=2)
+
+
+def _short(record: logging.LogRecord) -> str:
+    """A library's message as one line without terminal colours; a long one loses its end."""
+    text = one_line(re.sub(r"\x1b\[[0-9;]*m", "", record.getMessage()))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} …"

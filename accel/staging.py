@@ -65,4 +65,5 @@ def _move(file: Path, place: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> AccelError:
-    return AccelError(f"{path} cannot be written: {error.strerror}; name another folder with --out")
+    reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+    return AccelError(f"{path} cannot be written: {reason}; name another folder with --out")

@@ -51,9 +51,10 @@ def open_pipeline(model: str, device: str = "auto", dtype: str = "float32") -> A
     """Load a pipeline without any plan onto a device; whatever is wrong with it is an `AccelError`."""
     place = _device(device)
     try:
-        with console.loading():
+        with console.loading() as said:
             # Safetensors only: the other format is a pickle, which may run any code.
             pipe = accel.load(model, plan=Plan(), torch_dtype=getattr(torch, dtype), use_safetensors=True)
+            _check_weights(model, said)
     except AccelError:
         raise
     except Exception as error:  # libraries raise nearly anything for broken files
@@ -72,6 +73,13 @@ def _cannot_load(model: str, error: Exception) -> str:
             "and the connection, or use a folder or the bundled model tiny"
         )
     return f"{model} cannot be loaded: {reason}"
+
+
+def _check_weights(model: str, said: list[str]) -> None:
+    """Libraries fill what a file lacks with random numbers, and only mention it."""
+    for text in said:
+        if "newly initialized" in text and (lacking := re.findall(r"[\w.]+\.(?:weight|bias)\b", text)):
+            raise AccelError(f"{model} has incomplete weights, {lacking[0]} is missing: copy or download it again")
 
 
 def _device(name: str) -> torch.device:
