@@ -42,5 +42,5 @@ clean:
 # mypy does not read the package mapping of pyproject.toml: show it the installed layout in links.
 .PHONY: .typetree
 .typetree:
-	rm -rf $@ && mkdir -p $@/accel
-	ln -s $(addprefix ../../,$(wildcard accel/*) $(MAPPED)) $@/accel/
+	@rm -rf $@ && mkdir -p $@/accel
+	@ln -s $(addprefix ../../,$(wildcard accel/*) $(MAPPED)) $@/accel/
