@@ -87,14 +87,12 @@ def quiet_libraries() -> Iterator[None]:
 @contextmanager
 def loading() -> Iterator[list[str]]:
     """Inside, what diffusers and transformers log is collected; it is said afterwards if nothing was raised."""
-    from transformers.utils import logging as transformers_logging
-
     said: list[str] = []
     logs = [logging.getLogger(name) for name in ("diffusers", "transformers")]
     before = [(log.handlers[:], log.level) for log in logs]
-    transformers_logging.set_verbosity_warning()
     for log in logs:
         log.handlers[:] = [_Collect(said)]
+        log.setLevel(logging.WARNING)
     try:
         yield said
     finally:
