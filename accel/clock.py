@@ -11,26 +11,27 @@ belong to every pipeline accelerated over these components.
 
 from __future__ import annotations
 
-import inspect
-import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from diffusers import DiffusionPipeline
 from diffusers.hooks import ModelHook
 from diffusers.hooks.hooks import BaseState, StateManager
 from torch import nn
 
+from accel.errors import AccelWarning
 from accel.hooks import install
 from accel.report import Recorder
+from accel.runs import Run, calling_pipeline, main_input, sample_batch
 from accel.tap import listen
-from accel.target import Denoiser, Target
-from accel.tensors import Tree, tensors
+from accel.target import Denoiser, Target, unwrap
+from accel.tensors import Tree
 
 _MAX_CALLS_PER_STEP = 8
 """More denoiser calls than this without a ``scheduler.step`` mean that the loop has no step boundary we can see."""
@@ -49,21 +50,11 @@ class Call:
     """Guidance halves concatenated in the batch (2 = batched guidance); ``None`` until the first step has ended."""
 
 
-@dataclass
-class Run:
-    """The schedule of one run: ``times[i]`` and ``sigmas[i]`` belong to step ``i``."""
-
-    times: list[float]
-    sigmas: list[float]
-
-    @property
-    def steps(self) -> int:
-        """Solver steps planned (a second-order solver has two per interval)."""
-        return len(self.times)
-
-
 Lane = tuple[int, int] | None
 """Rows ``start … stop-1`` of the full batch that are being computed, or ``None`` for all of them."""
+
+_halved: ContextVar[tuple[Any, Lane, int] | None] = ContextVar("halved", default=None)
+"""(pipeline, rows, full batch) while only some rows are computed: the clocks of other plans on that pipeline see it."""
 
 Proceed = Callable[..., Tree]
 Interceptor = Callable[[Call, Proceed, tuple[Any, ...], dict[str, Any]], Tree]
@@ -78,7 +69,6 @@ class Clock:
         self.run: Run | None = None
         self.step = 0
         self.call: Call | None = None
-        self.lane: Lane = None
         self._begin_run: list[Callable[[Run], None]] = []
         self._end_run: list[Callable[[], None]] = []
         self._interceptors: list[Interceptor] = []
@@ -131,14 +121,21 @@ class Clock:
 
         return unsubscribe
 
+    @property
+    def lane(self) -> Lane:
+        """The rows of the batch that are now going through the denoiser."""
+        halved = _halved.get()
+        return halved[1] if halved and halved[0] is self.target.pipe else None
+
     @contextmanager
     def only(self, lane: Lane) -> Iterator[None]:
         """While in this context, just these rows of the batch go through the denoiser."""
-        self.lane, before = lane, self.lane
+        assert self.call is not None
+        token = _halved.set((self.target.pipe, lane, self.call.batch))
         try:
             yield
         finally:
-            self.lane = before
+            _halved.reset(token)
 
     # --- what the scheduler tells ------------------------------------------------------------------------------
 
@@ -146,11 +143,19 @@ class Clock:
         if self._ours():
             self._finish(aborted=True)
             self._pending = True
+            self._warn_if_replaced()
+
+    def _warn_if_replaced(self) -> None:
+        for denoiser in self.target.denoisers:
+            now: Any = getattr(self.target.pipe, denoiser.name, None)
+            if unwrap(now) is not denoiser.module:
+                text = f"{denoiser.name} was replaced after the plan was attached: remove the plan and attach it again"
+                warnings.warn(text, AccelWarning, stacklevel=2)
 
     def _on_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if self.run is None or calling_pipeline() is not self._owner:
             return
-        self._sample_batch = _sample_batch(self._scheduler, args, kwargs)
+        self._sample_batch = sample_batch(self._scheduler, args, kwargs)
         self._counts.clear()
         self.step += 1
         self.recorder.step_ended()
@@ -168,7 +173,8 @@ class Clock:
 
         def closed(*_: Any) -> None:
             stop()
-            if self._bar is stop:  # bars also close when they are collected, perhaps in the middle of a later run
+            newest = self._bar is stop  # bars also close when they are collected, perhaps in the middle of a later run
+            if newest and self.run is not None:  # a bar of an earlier stage says nothing about the run to come
                 self._finish(aborted=sys.exc_info()[0] is not None)
 
         self._bar = stop = listen(result, "close", closed)
@@ -225,13 +231,10 @@ class Clock:
         return True
 
     def _begin(self, denoiser: Denoiser, owner: Any, args: Any, kwargs: Any) -> None:
-        times = _floats(getattr(self._scheduler, "timesteps", None))
-        if not times:
-            return
-        first = _first_index(self._scheduler, times, _argument(denoiser.module, "timestep", args, kwargs))
         planned = getattr(owner, "_num_timesteps", None)  # set by the pipeline just before its loop
-        times = times[first : first + planned] if isinstance(planned, int) and planned > 0 else times[first:]
-        self.run, self.step, self._owner = Run(times, _sigmas(self._scheduler, first, times)), 0, owner
+        self.run, self.step, self._owner = Run.of(self._scheduler, denoiser.module, planned, args, kwargs), 0, owner
+        if self.run is None:
+            return
         self._counts.clear()
         self._sample_batch = None
         self.recorder.run_began(self.run.steps)
@@ -241,7 +244,9 @@ class Clock:
     def _describe(self, denoiser: Denoiser, context: str | None, args: Any, kwargs: Any) -> Call:
         index = self._counts.get(denoiser.name, 0)
         self._counts[denoiser.name] = index + 1
-        batch = main_input(denoiser, args, kwargs).shape[0]
+        halved = _halved.get()
+        known = halved[2] if halved and halved[0] is self.target.pipe else None
+        batch = known or main_input(denoiser.module, args, kwargs).shape[0]
         lanes = None if not self._sample_batch else batch // self._sample_batch
         return Call(denoiser, context or str(index), batch, lanes)
 
@@ -308,65 +313,3 @@ class _DenoiserHook(ModelHook):
     def reset_state(self, module: nn.Module) -> nn.Module:
         self.context.set_context(None)
         return module
-
-
-def calling_pipeline() -> Any:
-    """The nearest diffusers pipeline on the call stack, or ``None`` when a hand-written loop is running."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        names = frame.f_code.co_varnames
-        if names and names[0] == "self" and isinstance(owner := frame.f_locals.get("self"), DiffusionPipeline):
-            return owner
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
-
-
-def main_input(denoiser: Denoiser, args: Any, kwargs: Any) -> torch.Tensor:
-    """The sample in a denoiser's arguments: its first parameter, by whatever name and in whatever order it is given."""
-    name = list(inspect.signature(type(denoiser.module).forward).parameters)[1]
-    sample = args[0] if args else kwargs.get(name)
-    return next(t for t in tensors((sample, args, kwargs)) if t.ndim)
-
-
-def _argument(module: nn.Module, name: str, args: Any, kwargs: Any) -> Any:
-    if name in kwargs:
-        return kwargs[name]
-    names = list(inspect.signature(type(module).forward).parameters)[1:]
-    index = names.index(name) if name in names else len(args)
-    return args[index] if index < len(args) else None
-
-
-def _sample_batch(scheduler: Any, args: Any, kwargs: Any) -> int | None:
-    """Rows of the sample handed to ``scheduler.step``, wherever that solver takes it."""
-    sample = inspect.signature(scheduler.step).bind_partial(*args, **kwargs).arguments.get("sample")
-    return sample.shape[0] if isinstance(sample, torch.Tensor) and sample.ndim else None
-
-
-def _floats(values: Any) -> list[float]:
-    if values is None:
-        return []
-    flat = values.flatten().tolist() if isinstance(values, torch.Tensor) else list(values)
-    return [float(v) for v in flat]
-
-
-def _first_index(scheduler: Any, times: list[float], timestep: Any) -> int:
-    """Index into the schedule at which the loop starts: image-to-image skips its head."""
-    begin = getattr(scheduler, "begin_index", None)
-    if begin is not None:
-        return int(begin)
-    value = float(timestep.flatten()[0]) if isinstance(timestep, torch.Tensor) else timestep
-    if value is None:
-        return 0
-    return next((i for i, t in enumerate(times) if math.isclose(t, value, rel_tol=1e-5)), 0)
-
-
-def _sigmas(scheduler: Any, first: int, times: list[float]) -> list[float]:
-    """Noise levels of the steps: the solver's own, else sqrt((1 - a) / a) with a = cumulative alpha at the timestep."""
-    own = _floats(getattr(scheduler, "sigmas", None))[first : first + len(times)]
-    if len(own) == len(times):
-        return own
-    alphas = _floats(getattr(scheduler, "alphas_cumprod", None))
-    if not all(0 <= round(t) < len(alphas) for t in times):
-        return [math.nan] * len(times)
-    at = [alphas[round(t)] for t in times]
-    return [math.sqrt((1 - a) / a) if a else math.inf for a in at]  # a zero-SNR schedule begins at infinity

@@ -18,9 +18,10 @@ from torch import nn
 from accel.caches.past import Entry, Past, order
 from accel.caches.predict import predict
 from accel.caches.table import Row, Table
-from accel.clock import Call, Clock, Lane, Proceed, Run, main_input
+from accel.clock import Call, Clock, Lane, Proceed
 from accel.hooks import install
 from accel.report import Recorder
+from accel.runs import Run, main_input
 from accel.sites import Site
 from accel.technique import Detach
 from accel.tensors import Tree, map_tensors, signature
@@ -90,7 +91,7 @@ class Executor:
 
     def _forget_if_changed(self, call: Call, args: Any, kwargs: Any) -> None:
         """Values for another resolution, type or device are worthless; the number of rows is looked at by lane."""
-        now = (call.batch, signature(main_input(call.denoiser, args, kwargs).narrow(0, 0, 0)))
+        now = (call.batch, signature(main_input(call.denoiser.module, args, kwargs).narrow(0, 0, 0)))
         key = (call.denoiser.name, call.branch)
         if self.inputs.setdefault(key, now) != now:
             self.inputs[key] = now

@@ -1,0 +1,103 @@
+"""Reading a run: its schedule off the scheduler, its sample off a call, its pipeline off the call stack."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from diffusers import DiffusionPipeline
+from torch import nn
+
+from accel.tensors import tensors
+
+
+@dataclass
+class Run:
+    """The schedule of one run: ``times[i]`` and ``sigmas[i]`` belong to step ``i``."""
+
+    times: list[float]
+    sigmas: list[float]
+
+    @property
+    def steps(self) -> int:
+        """Solver steps planned (a second-order solver has two per interval)."""
+        return len(self.times)
+
+    @classmethod
+    def of(cls, scheduler: Any, denoiser: nn.Module, planned: Any, args: Any, kwargs: Any) -> Run | None:
+        """The run that begins with this denoiser call; ``planned`` is the pipeline's own count of steps, if it has one.
+
+        ``None`` when the scheduler has no timesteps.
+        """
+        times = _floats(getattr(scheduler, "timesteps", None))
+        if not times:
+            return None
+        first = _first_index(scheduler, times, _argument(denoiser, "timestep", args, kwargs))
+        times = times[first : first + planned] if isinstance(planned, int) and planned > 0 else times[first:]
+        return cls(times, _sigmas(scheduler, first, times))
+
+
+def calling_pipeline() -> Any:
+    """The nearest diffusers pipeline on the call stack, or ``None`` when a hand-written loop is running."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        names = frame.f_code.co_varnames
+        if names and names[0] == "self" and isinstance(owner := frame.f_locals.get("self"), DiffusionPipeline):
+            return owner
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def main_input(denoiser: nn.Module, args: Any, kwargs: Any) -> torch.Tensor:
+    """The sample in a denoiser's arguments: its first parameter, by whatever name and in whatever order it is given."""
+    name = list(inspect.signature(type(denoiser).forward).parameters)[1]
+    sample = args[0] if args else kwargs.get(name)
+    return next(t for t in tensors((sample, args, kwargs)) if t.ndim)
+
+
+def sample_batch(scheduler: Any, args: Any, kwargs: Any) -> int | None:
+    """Rows of the sample handed to ``scheduler.step``, wherever that solver takes it."""
+    sample = inspect.signature(scheduler.step).bind_partial(*args, **kwargs).arguments.get("sample")
+    return sample.shape[0] if isinstance(sample, torch.Tensor) and sample.ndim else None
+
+
+def _argument(module: nn.Module, name: str, args: Any, kwargs: Any) -> Any:
+    if name in kwargs:
+        return kwargs[name]
+    names = list(inspect.signature(type(module).forward).parameters)[1:]
+    index = names.index(name) if name in names else len(args)
+    return args[index] if index < len(args) else None
+
+
+def _floats(values: Any) -> list[float]:
+    if values is None:
+        return []
+    flat = values.flatten().tolist() if isinstance(values, torch.Tensor) else list(values)
+    return [float(v) for v in flat]
+
+
+def _first_index(scheduler: Any, times: list[float], timestep: Any) -> int:
+    """Index into the schedule at which the loop starts: image-to-image skips its head."""
+    begin = getattr(scheduler, "begin_index", None)
+    if begin is not None:
+        return int(begin)
+    value = float(timestep.flatten()[0]) if isinstance(timestep, torch.Tensor) else timestep
+    if value is None:
+        return 0
+    return next((i for i, t in enumerate(times) if math.isclose(t, value, rel_tol=1e-5)), 0)
+
+
+def _sigmas(scheduler: Any, first: int, times: list[float]) -> list[float]:
+    """Noise levels of the steps: the solver's own, else sqrt((1 - a) / a) with a = cumulative alpha at the timestep."""
+    own = _floats(getattr(scheduler, "sigmas", None))[first : first + len(times)]
+    if len(own) == len(times):
+        return own
+    alphas = _floats(getattr(scheduler, "alphas_cumprod", None))
+    if not all(0 <= round(t) < len(alphas) for t in times):
+        return [math.nan] * len(times)
+    at = [alphas[round(t)] for t in times]
+    return [math.sqrt((1 - a) / a) if a else math.inf for a in at]  # a zero-SNR schedule begins at infinity
