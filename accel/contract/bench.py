@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -34,6 +35,13 @@ class Bench:
     def __init__(self, pipe: Any, plan: Plan, draw: Draw, steps: int):
         self.pipe, self.plan, self.steps = pipe, plan, steps
         self._draw = draw
+
+    def under(self, plan: Plan) -> Bench:
+        """The same pipeline under another plan; its plain run is not repeated."""
+        other = copy.copy(self)
+        other.plan = plan
+        vars(other).pop("_fast", None)
+        return other
 
     def draw(self, pipe: Any = None, steps: int | None = None) -> torch.Tensor:
         """The output of ``pipe`` (default: the pipeline under test), as it is now."""

@@ -48,9 +48,8 @@ def _attention_shapes(unet: UNet2DConditionModel) -> dict[str, tuple[int, int]]:
     return {name: tuple(unet.get_submodule(name).to_k.weight.shape) for name in names}
 
 
-def _sd_lora(rank: int = 4) -> DiffusionPipeline:
-    """Stable Diffusion with a loaded, clearly felt LoRA on all key and value projections."""
-    pipe = sd()
+def load_lora(pipe: DiffusionPipeline, rank: int = 4) -> DiffusionPipeline:
+    """Load a clearly felt LoRA on all key and value projections of the UNet."""
     weights = {}
     for name, (out, inner) in _attention_shapes(pipe.unet).items():
         for part in ("to_k", "to_v"):
@@ -59,6 +58,10 @@ def _sd_lora(rank: int = 4) -> DiffusionPipeline:
             weights[f"{key}.lora_B.weight"] = normal(f"{key}.B", 0, out, rank) * rank**-0.5
     pipe.load_lora_weights(weights, adapter_name="tiny")
     return quiet(pipe)
+
+
+def _sd_lora() -> DiffusionPipeline:
+    return load_lora(sd())
 
 
 def _ip_adapter_weights(unet: UNet2DConditionModel) -> dict[str, dict[str, torch.Tensor]]:
@@ -76,12 +79,16 @@ def _ip_adapter_weights(unet: UNet2DConditionModel) -> dict[str, dict[str, torch
     return {"image_proj": image, "ip_adapter": layers}
 
 
-def _sd_ip_adapter() -> DiffusionPipeline:
-    pipe = sd(image_encoder=lambda: None)
+def load_ip_adapter(pipe: DiffusionPipeline) -> DiffusionPipeline:
+    """Load an IP-Adapter with random weights, at a scale at which it is clearly felt."""
     weights = _ip_adapter_weights(pipe.unet)
     pipe.load_ip_adapter(weights, subfolder=None, weight_name=None, image_encoder_folder=None)
     pipe.set_ip_adapter_scale(0.6)
     return quiet(pipe)
+
+
+def _sd_ip_adapter() -> DiffusionPipeline:
+    return load_ip_adapter(sd(image_encoder=lambda: None))
 
 
 def _sd_image_inputs(

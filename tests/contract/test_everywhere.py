@@ -1,0 +1,89 @@
+"""Every technique on every family: finite, counted right, repeatable, batchable, removed without a trace."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import accel
+from accel import AccelWarning, Plan, Refused, registry
+from accel.contract import runs
+from accel.contract.trace import differences, trace
+from tests.contract.plans import IDLE, PLANS, SETTINGS, idle_parts, refused
+from tests.contract.support import bench, draw, may_save_nothing, same
+from tests.families import CASES
+
+FITTING = [
+    pytest.param(name, plan, id=f"{name}-{text}")
+    for name in CASES
+    for text, plan in PLANS.items()
+    if not refused(plan, name)
+]
+REFUSED = [
+    pytest.param(name, plan, id=f"{name}-{text}")
+    for name in CASES
+    for text, plan in PLANS.items()
+    if refused(plan, name)
+]
+ROUNDING = 1e-3
+"""Matrix products of another batch size are summed in another order, which moves a plain picture (of spread 1 to 10) by
+up to 1e-4. Extrapolating over one interval multiplies such an error by up to three, guidance by its scale."""
+
+
+def test_every_technique_has_settings_here() -> None:
+    assert set(SETTINGS) == set(IDLE) == set(registry.names())
+    for name, settings in SETTINGS.items():
+        assert settings and all(technique.name == name for technique in (*settings, IDLE[name]))
+
+
+@pytest.mark.parametrize(("name", "plan"), FITTING)
+def test_run(name: str, plan: Plan) -> None:
+    """One run is finite, predicts something in every part, and its report is what plain hooks count."""
+    with may_save_nothing():
+        subject = bench(name).under(plan)
+        idle = [problem for problem in runs.hits(subject) if problem.split(" saved")[0] not in idle_parts(plan, name)]
+        assert idle == []
+        assert [*runs.finite(subject), *runs.counts(subject)] == []
+        assert subject.report.predicted > 0 or idle_parts(plan, name)
+        assert subject.report.cache_bytes == 0
+        assert torch.equal(subject.fast, subject.plain) == (subject.report.predicted == 0)
+
+
+@pytest.mark.parametrize(("name", "plan"), FITTING)
+def test_repeat_batch_and_removal(name: str, plan: Plan) -> None:
+    subject = bench(name)
+    plain, before = subject.plain, trace(subject.pipe)
+    with may_save_nothing(), subject.attached(plan) as handle:
+        one = draw(name, subject.pipe)
+        both = draw(name, subject.pipe, batch=2)
+        other = draw(name, subject.pipe, seed=1)
+        assert same(draw(name, subject.pipe), one)
+        assert handle.report().cache_bytes == 0
+    torch.testing.assert_close(both, torch.cat([one, other]), atol=ROUNDING, rtol=0)
+    assert differences(before, trace(subject.pipe)) == []
+    assert same(draw(name, subject.pipe), plain)
+
+
+@pytest.mark.parametrize("technique", IDLE)
+@pytest.mark.parametrize("name", CASES)
+def test_strength_zero_is_the_plain_picture(name: str, technique: str) -> None:
+    plan = Plan.of(IDLE[technique])
+    if refused(plan, name):
+        return  # `test_refusal_says_why` has these
+    subject = bench(name)
+    with subject.attached(plan), pytest.warns(AccelWarning, match=f"{technique}.* saved nothing in this run"):
+        assert same(draw(name, subject.pipe), subject.plain)
+
+
+@pytest.mark.parametrize(("name", "plan"), REFUSED)
+def test_refusal_says_why(name: str, plan: Plan) -> None:
+    """Pipeline, technique, component, reason and way out; and nothing was touched."""
+    pipe = bench(name).pipe
+    before = trace(pipe)
+    with pytest.raises(Refused) as refusal:
+        accel.accelerate(pipe, plan)
+    text = str(refusal.value)
+    parts = (type(pipe).__name__, "tgate:", type(pipe.transformer).__name__, "no cross-attention", "deepcache works")
+    assert [part for part in parts if part not in text] == []
+    assert list(refusal.value.problems) == accel.check(pipe, plan)
+    assert differences(before, trace(pipe)) == []
