@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,7 +38,7 @@ class Run:
         times = _floats(getattr(scheduler, "timesteps", None))
         if not times:
             return None
-        first = _first_index(scheduler, times, _argument(denoiser, "timestep", args, kwargs))
+        first = _first_index(scheduler, times, _argument(type(denoiser).forward, "timestep", args, kwargs))
         times = times[first : first + planned] if isinstance(planned, int) and planned > 0 else times[first:]
         return cls(times, _sigmas(scheduler, first, times))
 
@@ -54,23 +56,27 @@ def calling_pipeline() -> Any:
 
 def main_input(denoiser: nn.Module, args: Any, kwargs: Any) -> torch.Tensor:
     """The sample in a denoiser's arguments: its first parameter, by whatever name and in whatever order it is given."""
-    name = list(inspect.signature(type(denoiser).forward).parameters)[1]
-    sample = args[0] if args else kwargs.get(name)
+    sample = args[0] if args else kwargs.get(_parameters(type(denoiser).forward)[0])
     return next(t for t in tensors((sample, args, kwargs)) if t.ndim)
 
 
 def sample_batch(scheduler: Any, args: Any, kwargs: Any) -> int | None:
     """Rows of the sample handed to ``scheduler.step``, wherever that solver takes it."""
-    sample = inspect.signature(scheduler.step).bind_partial(*args, **kwargs).arguments.get("sample")
+    sample = _argument(type(scheduler).step, "sample", args, kwargs)
     return sample.shape[0] if isinstance(sample, torch.Tensor) and sample.ndim else None
 
 
-def _argument(module: nn.Module, name: str, args: Any, kwargs: Any) -> Any:
-    if name in kwargs:
-        return kwargs[name]
-    names = list(inspect.signature(type(module).forward).parameters)[1:]
+def _argument(method: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
+    """What a call of ``method`` passed as ``name``, by keyword or by position; ``None`` if nothing."""
+    names = _parameters(method)
     index = names.index(name) if name in names else len(args)
-    return args[index] if index < len(args) else None
+    return kwargs[name] if name in kwargs else args[index] if index < len(args) else None
+
+
+@cache
+def _parameters(method: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of a method's parameters after ``self``; asked at every step, so read once."""
+    return tuple(inspect.signature(method).parameters)[1:]
 
 
 def _floats(values: Any) -> list[float]:
