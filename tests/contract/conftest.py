@@ -6,24 +6,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from accel.handle import handles_of
-from tests.contract import support
+from accel import Handle, Plan
+from accel.contract.bench import Bench
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_attached() -> Iterator[None]:
-    """Clean up after a failing test, so that it fails alone."""
-    attached: list = []
-    original = support.Bench.attached
+def nothing_left_attached(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Take off what a failing test left attached, so that it fails alone."""
+    attached: list[Handle] = []
+    original = Bench.attached
 
-    def remembering(self, plan=None):
-        handle = original(self, plan)
-        attached.append(handle)
-        return handle
+    def remembering(self: Bench, plan: Plan | None = None) -> Handle:
+        attached.append(original(self, plan))
+        return attached[-1]
 
-    support.Bench.attached = remembering
+    monkeypatch.setattr(Bench, "attached", remembering)
     yield
-    support.Bench.attached = original
     for handle in attached:
-        if handle in handles_of(handle.pipe):
-            handle.remove()
+        handle.remove()
