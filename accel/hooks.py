@@ -10,9 +10,11 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from diffusers.hooks import HookRegistry, ModelHook
 from torch import nn
+from torch._dynamo import trace_rules
 
 _serial = itertools.count()
 _PREFIX = "accel."
@@ -21,6 +23,7 @@ _FOUND = "_accel_found"  # on the registry: (was there one before?, was `forward
 
 def install(module: nn.Module, hook: ModelHook, label: str) -> Callable[[], None]:
     """Register ``hook`` as the outermost hook of ``module``; returns the function that removes it again."""
+    _leave_untraced(type(hook).__module__.rpartition(".")[0])
     name = f"{_PREFIX}{label}.{next(_serial)}"
     with _beneath_offloading(module):
         had = hasattr(module, "_diffusers_hook"), "forward" in vars(module)
@@ -65,6 +68,17 @@ def _sweep(module: nn.Module, registry: HookRegistry) -> None:
         vars(registry).pop(_FOUND, None)
     else:
         del module._diffusers_hook
+
+
+@cache
+def _leave_untraced(package: str) -> None:
+    """Keep `torch.compile` out of the package's own functions, which differ from step to step.
+
+    The networks that they call are compiled as before. Marking a function as disabled keeps out of that function only,
+    not out of those it calls, unless it keeps out of the networks as well.
+    """
+    if (add := getattr(trace_rules, "add", None)) is not None:  # not a public function of torch
+        add(package)
 
 
 @contextmanager

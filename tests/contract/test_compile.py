@@ -51,8 +51,8 @@ def test_compiled_transformer(compile_denoiser: Callable[[Any, str], None], comp
         for _ in range(2):
             torch.testing.assert_close(draw(name, pipe), fresh(name, PLAN), **CLOSE)
             report = handle.report()
-            assert report.techniques["deepcache"].predicted == report.techniques["guidance"].predicted == 1
-            assert report.rows_computed == 7
+            assert (report.techniques["deepcache"].strip, report.techniques["guidance"].strip) == ("##.#", "##..")
+            assert report.rows_computed == 6
     torch.testing.assert_close(draw(name, pipe), plain, **CLOSE)
 
 
