@@ -1,8 +1,8 @@
 """One executor for every cache: follows a table, computes or predicts each cell, and keeps account.
 
 A predicted region does not run its interior: those modules hand on placeholders of the right shape, full of NaN, that
-only other interior modules and the region's own (unused) input may see. If the structure is not what it seemed and the
-region's end is never reached, the whole call is computed again.
+only other interior modules and the region's own (unused) input may see. If the structure is not what it seemed (the
+region's end is never reached, or NaN reaches the output) the whole call is computed again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from accel.report import Recorder
 from accel.runs import Run, main_input
 from accel.sites import Site
 from accel.technique import Detach
-from accel.tensors import Tree, map_tensors, signature
+from accel.tensors import Tree, map_tensors, signature, tensors
 
 Rule = Callable[[int], Table]
 """Makes the table of a run from its number of steps."""
+
+_LEAK = "something outside of the skipped region listens to its inside: choose another stretch"
 
 
 class Executor:
@@ -44,7 +46,9 @@ class Executor:
         self.shapes: dict[Hashable, tuple[int, Tree]] = {}  # of interior outputs: (rows, structure)
         self.inputs: dict[Hashable, Hashable] = {}  # signature of the input, by denoiser and branch
         self.predicting: set[str] = set()  # sites to predict in the current call
-        self.reached: set[str] = set()
+        self.cells: dict[str, list[bool]] = {}  # by site reached in the current call: was it predicted?
+        self.proven: set[Hashable] = set()  # denoisers and branches whose first prediction let no NaN through
+        self.leaking: set[str] = set()
         self.call: Call | None = None
 
     def attach(self) -> Detach:
@@ -71,23 +75,39 @@ class Executor:
     def _end(self) -> None:
         self.past.clear()
         self.rows, self.shapes, self.inputs = {}, {}, {}
+        self.proven, self.leaking = set(), set()
 
     # --- a denoiser call ---------------------------------------------------------------------------------------
 
     def _around(self, call: Call, proceed: Proceed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
         self._forget_if_changed(call, args, kwargs)
-        self.call, self.reached = call, set()
+        self.call, self.cells = call, {}
         mine = [site for site in self.by_denoiser.get(call.denoiser.name, ()) if site.name in self.rows]
         self.predicting = {site.name for site in mine if self._can_predict(site)}
         try:
             output = proceed(*args, **kwargs)
-            if any(site.interior and site.name in self.predicting - self.reached for site in mine):
-                self.recorder.decline(self.technique, "the end of the skipped region was not reached")
-                self.predicting = set()
+            skipped = {site.name for site in mine if site.interior and site.name in self.predicting}
+            if skipped and (problem := self._misread(skipped, output)):
+                self.recorder.decline(self.technique, problem)
+                self.predicting, self.cells = set(), {}
                 output = proceed(*args, **kwargs)
             return output
         finally:
-            self.call, self.predicting = None, set()
+            for predicted in (each for cell in self.cells.values() for each in cell):
+                self.recorder.cell(self.technique, predicted)
+            self.call, self.predicting, self.cells = None, set(), {}
+
+    def _misread(self, skipped: set[str], output: Tree) -> str | None:
+        """Why the call must be computed again: a skipped region is not the closed stretch it was read as."""
+        assert self.call is not None
+        if skipped - self.cells.keys():
+            return "the end of the skipped region was not reached"
+        key = (self.call.denoiser.name, self.call.branch)
+        if key not in self.proven and any(t.isnan().any() for t in tensors(output)):  # waits for a GPU: only once
+            self.leaking |= skipped
+            return _LEAK
+        self.proven.add(key)
+        return None
 
     def _forget_if_changed(self, call: Call, args: Any, kwargs: Any) -> None:
         """Values for another resolution, type or device are worthless; the number of rows is looked at by lane."""
@@ -102,6 +122,9 @@ class Executor:
         row = self.rows[site.name]
         if not row.predicts(self.clock.step):
             return False
+        if site.name in self.leaking:
+            self.recorder.decline(self.technique, _LEAK)
+            return False
         if len(self.past.usable(self._key(site), self._lane)) >= order(row):
             return True
         self.recorder.decline(self.technique, f"fewer than {order(row)} computed values to predict from")
@@ -115,7 +138,6 @@ class Executor:
         if self.call is None or row is None:
             return compute()
         key = self._key(site)
-        self.reached.add(site.name)
         predicted = site.name in self.predicting
         if predicted:
             value = predict(row.how, self.past.usable(key, self._lane), self.clock.time)
@@ -125,7 +147,7 @@ class Executor:
                 self.past.keep(key, Entry(self.clock.time, self._lane, self.call.batch, value), order(row))
         if self.clock.step == row.last():
             self.past.forget(key)
-        self.recorder.cell(self.technique, predicted)
+        self.cells.setdefault(site.name, []).append(predicted)
         return value
 
     def inside_region(self, site: Site, name: str, compute: Callable[[], Tree]) -> Tree:

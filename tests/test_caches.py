@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from diffusers import DiffusionPipeline, WanVACETransformer3DModel
 
+import accel
+from accel.caches.deepcache import DeepCache
 from accel.caches.past import Entry, Past
 from accel.caches.predict import predict
 from accel.caches.table import Row, Table, every
 from accel.errors import AccelError
 from accel.report import Recorder
+from tests.families import case
+from tests.families.seeding import seed_weights
 
 
 def values(row: Row, computed: list[int]) -> list[int]:
@@ -106,3 +113,37 @@ def test_past_hands_out_the_rows_that_are_being_computed():
     assert [kept.tolist() for _, kept in past.usable("site", (2, 4))] == [[2.0, 3.0], [20.0, 30.0]]
     assert [kept.tolist() for _, kept in past.usable("site", None)] == [[0.0, 1.0, 2.0, 3.0]]
     assert [kept.tolist() for _, kept in past.usable("site", (0, 2))] == [[0.0, 1.0]]
+
+
+def _vace() -> DiffusionPipeline:
+    """Its control blocks are registered last, run first, and feed the others: they are no stretch of one stream."""
+    pipe = case("wan").build()
+    shape: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 12, "freq_dim": 16, "ffn_dim": 32}
+    channels = {"in_channels": 4, "out_channels": 4, "vace_in_channels": 8, "text_dim": 32}
+    model = WanVACETransformer3DModel(num_layers=4, vace_layers=[0, 2], rope_max_seq_len=32, **shape, **channels)
+    pipe.transformer = seed_weights(model, 7).eval()
+    return pipe
+
+
+@torch.no_grad()
+def _vace_loop(pipe: DiffusionPipeline) -> torch.Tensor:
+    sample = torch.randn(1, 4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    steering = {"encoder_hidden_states": torch.ones(1, 8, 32) / 4, "control_hidden_states": torch.ones(1, 8, 1, 8, 8)}
+    pipe.scheduler.set_timesteps(6)
+    for t in pipe.scheduler.timesteps:
+        noise = pipe.transformer(sample, t.expand(1), **steering, return_dict=False)[0]
+        sample = pipe.scheduler.step(noise, t, sample, return_dict=False)[0]
+    return sample
+
+
+def test_a_region_that_others_listen_to_is_computed_and_reported():
+    pipe = _vace()
+    plain = _vace_loop(pipe)
+    with accel.accelerate(pipe, DeepCache(warm_up=2)) as handle:
+        with pytest.warns(accel.AccelWarning, match="listens to its inside"):
+            assert torch.equal(_vace_loop(pipe), plain)
+        part = handle.report().techniques["deepcache"]
+        assert (part.computed, part.predicted, part.strip) == (6, 0, "######")
+    with accel.accelerate(pipe, DeepCache(warm_up=2, blocks=(1, 3))) as handle:
+        assert _vace_loop(pipe).isfinite().all()
+        assert handle.report().predicted == 2
