@@ -14,7 +14,7 @@ import torch
 from diffusers import DiffusionPipeline
 from torch import nn
 
-from accel.tensors import tensors
+from accel.tensors import signature, tensors
 
 
 @dataclass
@@ -58,6 +58,11 @@ def main_input(denoiser: nn.Module, args: Any, kwargs: Any) -> torch.Tensor:
     """The sample in a denoiser's arguments: its first parameter, by whatever name and in whatever order it is given."""
     sample = args[0] if args else kwargs.get(_parameters(type(denoiser).forward)[0])
     return next(t for t in tensors((sample, args, kwargs)) if t.ndim)
+
+
+def main_signature(denoiser: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    """Shape without the rows, type and device of the sample: while they change nothing kept can stand in."""
+    return signature(main_input(denoiser, args, kwargs).narrow(0, 0, 0))
 
 
 def sample_batch(scheduler: Any, args: Any, kwargs: Any) -> int | None:

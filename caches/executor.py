@@ -21,10 +21,10 @@ from accel.caches.table import Row, Table
 from accel.clock import Call, Clock, Lane, Proceed
 from accel.hooks import install
 from accel.report import Recorder
-from accel.runs import Run, main_input
+from accel.runs import Run, main_signature
 from accel.sites import Site
 from accel.technique import Detach
-from accel.tensors import Tree, map_tensors, signature, tensors
+from accel.tensors import Tree, map_tensors, tensors
 
 Rule = Callable[[int], Table]
 """Makes the table of a run from its number of steps."""
@@ -111,7 +111,7 @@ class Executor:
 
     def _forget_if_changed(self, call: Call, args: Any, kwargs: Any) -> None:
         """Values for another resolution, type or device are worthless; the number of rows is looked at by lane."""
-        now = (call.batch, signature(main_input(call.denoiser.module, args, kwargs).narrow(0, 0, 0)))
+        now = (call.batch, main_signature(call.denoiser.module, args, kwargs))
         key = (call.denoiser.name, call.branch)
         if self.inputs.setdefault(key, now) != now:
             self.inputs[key] = now

@@ -21,9 +21,10 @@ import torch
 from accel.caches.past import Entry, Past, order
 from accel.caches.predict import ORDER, predict
 from accel.caches.table import Row, every
-from accel.clock import Call, Clock, Proceed, Run
+from accel.clock import Call, Clock, Proceed
 from accel.errors import AccelError
 from accel.report import Recorder
+from accel.runs import Run, main_signature
 from accel.target import Target
 from accel.technique import Claim, Detach, Technique, positive
 from accel.tensors import Tree, map_tensors, rows, tensors
@@ -47,6 +48,7 @@ class GuidanceExecutor:
         self.clock, self.recorder = clock, recorder
         self.past = Past(recorder)
         self.row = Row("")
+        self.input: tuple[int, Any] | None = None  # rows and signature of the newest call's sample
         self.first: tuple[int, Tree] | None = None  # step and output of the `cond` call, kept for the `uncond` one
 
     def attach(self) -> Detach:
@@ -62,9 +64,10 @@ class GuidanceExecutor:
 
     def _end(self) -> None:
         self.past.clear()
-        self.row, self.first = Row(""), None
+        self.row, self.input, self.first = Row(""), None, None
 
     def _around(self, call: Call, proceed: Proceed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
+        self._forget_if_changed(call, args, kwargs)
         if call.branch in ("cond", "uncond"):
             return self._sequential(call, proceed, args, kwargs)
         if self.row.predicts(self.clock.step) and (problem := self._not_batched(call)):
@@ -72,6 +75,14 @@ class GuidanceExecutor:
             self.recorder.cell(self.technique, predicted=False)
             return proceed(*args, **kwargs)
         return self._batched(call, proceed, args, kwargs)
+
+    def _forget_if_changed(self, call: Call, args: Any, kwargs: Any) -> None:
+        """A difference for another batch, resolution, type or device is worthless, or worse: it may broadcast."""
+        now = (call.batch, main_signature(call.denoiser.module, args, kwargs))
+        if self.input != now and self.past.keys():
+            self.recorder.decline(self.technique, "the denoiser's input changed its shape or type")
+            self.past.clear()
+        self.input = now
 
     def _not_batched(self, call: Call) -> str | None:
         pipe = self.clock.target.pipe
@@ -158,9 +169,6 @@ class GuidanceExecutor:
         return False
 
     def _keep(self, difference: torch.Tensor) -> None:
-        kept = self.past.usable(_KEY, None)
-        if kept and kept[-1][1].shape != difference.shape:
-            self.past.forget(_KEY)
         entry = Entry(self.clock.time, None, difference.shape[0], difference)
         self.past.keep(_KEY, entry, order(self.row))
 

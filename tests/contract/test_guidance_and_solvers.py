@@ -80,6 +80,27 @@ def test_guidance_that_cannot_be_halved_is_said_to_be_so(name: str) -> None:
         assert handle.report().rows_computed == handle.report().rows
 
 
+@pytest.mark.parametrize("what", ["batch", "resolution"])
+def test_sample_changed_by_a_callback(what: str) -> None:
+    """A difference of two pictures must not be spread over one, nor one of another resolution be used."""
+
+    def change(pipe: object, step: int, t: object, now: dict) -> dict:
+        if step != 2:
+            return {}
+        if what == "batch":
+            return {"latents": now["latents"][:1], "prompt_embeds": now["prompt_embeds"][::2]}
+        return {"latents": torch.nn.functional.interpolate(now["latents"], scale_factor=2)}
+
+    pipe = case("sd").build()
+    kw = {"callback_on_step_end": change, "callback_on_step_end_tensor_inputs": ["latents", "prompt_embeds"]}
+    plain = draw("sd", pipe, batch=2, steps=8, **kw)
+    with accel.accelerate(pipe, [GuidanceCache(warm_up=2), DeepCache(warm_up=2)]) as handle:
+        fast = draw("sd", pipe, batch=2, steps=8, **kw)
+        assert fast.shape == plain.shape and fast.isfinite().all()
+        assert all("changed its shape" in str(part.declined) for part in handle.report().techniques.values())
+        assert all(part.predicted for part in handle.report().techniques.values())
+
+
 def test_keeping_the_unconditional_of_two_calls_is_declined() -> None:
     """The conditional call comes first: it cannot be left out, and keeping it instead would be another method."""
     pipe = case("wan").build()
