@@ -92,6 +92,8 @@ def _below(name: str, unet: nn.Module, level: int) -> Site:
     downs, ups = list(unet.down_blocks), list(unet.up_blocks)  # type: ignore[arg-type]
     if not 1 <= level < len(downs):
         raise Unreadable(f"it has {len(downs)} levels, so the deep part starts at 1 to {len(downs) - 1}, not {level}")
+    if not hasattr(downs[level - 1], "downsamplers"):
+        raise Unreadable(f"its {type(downs[level - 1]).__name__} does not say where it goes down a level")
     last = len(ups) - 1 - level  # the up block whose output enters level `level - 1`
     inside: list[Named] = [
         (f"down_blocks.{level - 1}.downsamplers.{i}", sampler)

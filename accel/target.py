@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from diffusers import DiffusionPipeline
 from torch import nn
 
 from accel import sites
@@ -54,6 +55,7 @@ class Target:
             raise Refused(
                 type(pipe).__name__, ["it is not a diffusers pipeline: pass the object that `from_pretrained` returned"]
             )
+        _check_driven_here(pipe)
         found, problems = [], []
         for name, module in _candidates(pipe):
             try:
@@ -85,6 +87,16 @@ class Target:
 def unwrap(module: nn.Module) -> nn.Module:
     """The module that ``torch.compile(module)`` wraps, or the module itself."""
     return getattr(module, "_orig_mod", module)
+
+
+def _check_driven_here(pipe: Any) -> None:
+    """Refuse a pipeline that does not run the loop itself, or not with ``pipe.scheduler``: no clock could follow it."""
+    if parts := [name for name, part in vars(pipe).items() if isinstance(part, DiffusionPipeline)]:
+        names = " or ".join(f"pipe.{name}" for name in parts)
+        raise Refused(type(pipe).__name__, [f"it only calls other pipelines: accelerate {names}"])
+    scheduler = getattr(pipe, "scheduler", None)
+    if not all(hasattr(scheduler, method) for method in ("set_timesteps", "step")):
+        raise Refused(type(pipe).__name__, ["it has no `scheduler` with set_timesteps and step to follow"])
 
 
 def _candidates(pipe: Any) -> Iterable[tuple[str, nn.Module]]:

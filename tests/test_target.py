@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+from diffusers import DDIMScheduler, DiffusionPipeline, UNet1DModel
 from torch import nn
 
 from accel.errors import Refused
@@ -100,6 +101,7 @@ class Pipeline:
 
     def __init__(self, **components: object):
         self.components = components
+        self.scheduler = DDIMScheduler()
 
 
 def test_long_skip_connections_are_seen():
@@ -120,3 +122,27 @@ def test_what_cannot_be_read_is_refused_with_the_reason():
 
     with pytest.raises(Refused, match="neither down/up blocks nor a list of blocks"):
         Target.of(Pipeline(unet=Odd()))
+
+
+def test_a_pipeline_that_does_not_drive_its_own_scheduler_is_refused():
+    class Combined(DiffusionPipeline):
+        def __init__(self, unet: nn.Module):
+            super().__init__()
+            self.register_modules(unet=unet)
+            self.decoder_pipe = inner
+
+    inner = case("sd").build()
+    with pytest.raises(Refused, match="accelerate pipe.decoder_pipe"):
+        Target.of(Combined(inner.unet))
+    pipe = Pipeline(unet=inner.unet)
+    del pipe.scheduler
+    with pytest.raises(Refused, match="no `scheduler`"):
+        Target.of(pipe)
+
+
+def test_levels_without_downsamplers_have_no_deep_part():
+    down, up = ("DownBlock1D", "AttnDownBlock1D"), ("AttnUpBlock1D", "UpBlock1D")
+    shape = {"sample_size": 64, "block_out_channels": (8, 16), "extra_in_channels": 16}
+    denoiser = Target.of(Pipeline(unet=UNet1DModel(**shape, down_block_types=down, up_block_types=up))).denoisers[0]
+    with pytest.raises(Unreadable, match="DownBlock1D"):
+        denoiser.region(1)
