@@ -28,7 +28,7 @@ from torch import nn
 from accel.errors import AccelWarning
 from accel.hooks import install
 from accel.report import Recorder
-from accel.runs import Run, calling_pipeline, main_input, sample_batch
+from accel.runs import Run, calling_pipeline, main_input, sample_batch, step_time
 from accel.tap import listen
 from accel.target import Denoiser, Target, unwrap
 from accel.tensors import Tree
@@ -155,12 +155,24 @@ class Clock:
     def _on_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if self.run is None or calling_pipeline() is not self._owner:
             return
+        if self.step == 1 and self._repeated(step_time(self._scheduler, args, kwargs)):
+            text = (
+                "the loop takes several solver steps at one timestep (views, tiles): this run goes on without the plan"
+            )
+            warnings.warn(text, AccelWarning, stacklevel=2)
+            return self._finish(aborted=True)
         self._sample_batch = sample_batch(self._scheduler, args, kwargs)
         self._counts.clear()
         self.step += 1
         self.recorder.step_ended()
         if self.step == self.run.steps:
             self._finish()
+
+    def _repeated(self, time: float | None) -> bool:
+        """Is the second solver step one at the first's timestep, although the schedule goes on?"""
+        assert self.run is not None
+        first, second = self.run.times[:2]
+        return time == first != second
 
     def _on_pipeline_end(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Pipelines free their hooks as the last thing: a run that was interrupted, or cut short, ends here."""

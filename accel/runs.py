@@ -71,6 +71,11 @@ def sample_batch(scheduler: Any, args: Any, kwargs: Any) -> int | None:
     return sample.shape[0] if isinstance(sample, torch.Tensor) and sample.ndim else None
 
 
+def step_time(scheduler: Any, args: Any, kwargs: Any) -> float | None:
+    """The timestep handed to ``scheduler.step``; reading it may wait for a GPU."""
+    return _number(_argument(type(scheduler).step, "timestep", args, kwargs))
+
+
 def _argument(method: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
     """What a call of ``method`` passed as ``name``, by keyword or by position; ``None`` if nothing."""
     names = _parameters(method)
@@ -91,12 +96,16 @@ def _floats(values: Any) -> list[float]:
     return [float(v) for v in flat]
 
 
+def _number(timestep: Any) -> float | None:
+    return float(timestep.flatten()[0]) if isinstance(timestep, torch.Tensor) else timestep
+
+
 def _first_index(scheduler: Any, times: list[float], timestep: Any) -> int:
     """Index into the schedule at which the loop starts: image-to-image skips its head."""
     begin = getattr(scheduler, "begin_index", None)
     if begin is not None:
         return int(begin)
-    value = float(timestep.flatten()[0]) if isinstance(timestep, torch.Tensor) else timestep
+    value = _number(timestep)
     if value is None:
         return 0
     return next((i for i, t in enumerate(times) if math.isclose(t, value, rel_tol=1e-5)), 0)

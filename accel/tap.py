@@ -31,9 +31,12 @@ class Tap:
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copied owner gets its own plain method: pipelines deep-copy schedulers and drive the copies apart."""
-        method = getattr(type(memo[id(self.owner)]), self.name)
-        return types.MethodType(method, memo[id(self.owner)])
+        """A copied owner gets its own plain method: pipelines deep-copy schedulers and drive the copies apart.
+
+        Where only the owner's ``__dict__`` is copied (to be restored later) the tap belongs to the same owner still.
+        """
+        owner = memo.get(id(self.owner))
+        return self if owner is None else types.MethodType(getattr(type(owner), self.name), owner)
 
 
 def listen(owner: Any, name: str, listener: Listener) -> Callable[[], None]:

@@ -162,6 +162,31 @@ def _loop(pipe: object) -> torch.Tensor:
     return sample
 
 
+@torch.no_grad()
+def _views_loop(pipe: object) -> torch.Tensor:
+    """Two overlapping views of one picture, each with a solver step of its own (MultiDiffusion)."""
+    sample = torch.randn(1, 4, 8, 12, generator=torch.Generator().manual_seed(5))
+    pipe.scheduler.set_timesteps(6)
+    for t in pipe.scheduler.timesteps:
+        views = [sample[..., :8], sample[..., 4:]]
+        noise = []
+        for i, view in enumerate(views):
+            noise.append(pipe.unet(view, t, encoder_hidden_states=torch.ones(1, 8, 32) / 4).sample)
+            views[i] = pipe.scheduler.step(noise[i], t, view).prev_sample
+        sample = torch.cat([views[0][..., :4], (views[0][..., 4:] + views[1][..., :4]) / 2, views[1][..., 4:]], dim=-1)
+    return sample
+
+
+def test_loop_with_several_solver_steps_per_timestep() -> None:
+    """Views are not steps: extrapolating from one to the next would mix parts of the picture."""
+    pipe = bench("sd-plain").pipe
+    plain = _views_loop(pipe)
+    with accel.accelerate(pipe, PLANS["deepcache(warm_up=2)"]) as handle:
+        with pytest.warns(accel.AccelWarning, match="several solver steps at one timestep"):
+            assert same(_views_loop(pipe), plain)
+        assert handle.report().aborted and handle.report().cache_bytes == 0
+
+
 def test_direct_calls_beside_a_broken_run_are_plain() -> None:
     """A denoiser that is called by hand after a pipeline's run broke off is no part of that run."""
     subject = bench("wan")

@@ -103,6 +103,16 @@ def test_copied_scheduler_is_independent() -> None:
         assert handle.report().steps_run == 4
 
 
+def test_scheduler_state_may_be_copied_and_restored() -> None:
+    """Pipelines of several views save the ``__dict__`` of one scheduler and put it back."""
+    pipe = case("wan").build()
+    with accel.accelerate(pipe, FIRST) as handle:
+        pipe.scheduler.__dict__.update(copy.deepcopy(pipe.scheduler.__dict__))
+        assert same(draw("wan", pipe), fresh("wan", FIRST))
+        assert handle.report().steps_run == 4
+    assert not {"step", "set_timesteps"} & vars(pipe.scheduler).keys()
+
+
 def test_scheduler_swapped_after_accelerating() -> None:
     """The clock follows the pipeline to its new scheduler, and leaves the old one clean."""
     pipe = case("pixart").build()
