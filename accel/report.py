@@ -158,12 +158,16 @@ class Recorder:
         if self.report.steps_run == self.report.steps_planned:
             for name, technique in self.report.techniques.items():
                 if not technique.predicted and name in self._sites:
-                    _warn_idle(name, technique, self.report.steps_planned)
+                    _warn_idle(name, technique, self.report)
 
 
-def _warn_idle(name: str, technique: TechniqueReport, steps: int) -> None:
+def _warn_idle(name: str, technique: TechniqueReport, report: Report) -> None:
     unseen = "none of its sites was called" if not technique.computed else ""
-    reason = _reasons(technique.declined) or unseen or f"its table has nothing to predict in {steps} steps"
+    if unseen and "clock" in report.techniques:  # no call was followed, and it knows why
+        unseen = _reasons(report.techniques["clock"].declined)
+    reason = (
+        _reasons(technique.declined) or unseen or f"its table has nothing to predict in {report.steps_planned} steps"
+    )
     warnings.warn(
         f"{name} saved nothing in this run ({reason}): use more steps, other settings, or leave it out",
         AccelWarning,

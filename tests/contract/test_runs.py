@@ -162,6 +162,14 @@ def _loop(pipe: object) -> torch.Tensor:
     return sample
 
 
+def test_loop_with_recorded_gradients() -> None:
+    """Nothing may be cached then; the warning names the cause, not one of its symptoms."""
+    pipe = bench("wan").pipe
+    with accel.accelerate(pipe, PLANS["deepcache(warm_up=2)"]):
+        with pytest.warns(accel.AccelWarning, match="saved nothing in this run .gradients are being recorded"):
+            _loop.__wrapped__(pipe)
+
+
 @torch.no_grad()
 def _views_loop(pipe: object) -> torch.Tensor:
     """Two overlapping views of one picture, each with a solver step of its own (MultiDiffusion)."""
