@@ -16,7 +16,10 @@ _LIBRARIES = ("torch", "diffusers")
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The subject of a tuned plan. Another denoiser is refused; everything else that differs is a warning."""
+    """The subject of a tuned plan. Another denoiser is refused, another configuration, scheduler or library warned of.
+
+    Steps and quality say how it was measured; they are not compared.
+    """
 
     denoiser: str
     """Class of the denoiser."""
@@ -39,7 +42,7 @@ class Fingerprint:
             config_hash(module),
             type(target.scheduler).__name__,
             steps,
-            {name: metadata.version(name) for name in _LIBRARIES},
+            {name: _version(name) or "" for name in _LIBRARIES},
             quality,
         )
 
@@ -53,6 +56,9 @@ class Fingerprint:
             warn.append(f"the plan was tuned for another {self.denoiser} (its configuration differs)")
         if scheduler != self.scheduler:
             warn.append(f"the plan was tuned with {self.scheduler}, this pipeline has {scheduler}")
+        for name, version in self.libraries.items():
+            if (here := _version(name)) != version:
+                warn.append(f"the plan was tuned with {name} {version}, this is {here or 'not installed'}")
         return [], warn
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,6 +71,10 @@ class Fingerprint:
         known = {field.name for field in fields(cls)}
         if not isinstance(data, dict) or set(data) != known:
             raise AccelError(f"a fingerprint has exactly the keys {', '.join(sorted(known))}")
+        kinds = dict.fromkeys(("libraries", "quality"), dict) | {"steps": int}
+        for key, value in data.items():
+            if not isinstance(value, kind := kinds.get(key, str)):
+                raise AccelError(f"a fingerprint's {key} must be {kind.__name__}, not {value!r}")
         return cls(**data)
 
 
@@ -72,3 +82,10 @@ def config_hash(module: Any) -> str:
     """Hash of a model's configuration, without the keys that only say where it came from."""
     config = {k: v for k, v in dict(getattr(module, "config", {})).items() if not k.startswith("_")}
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _version(library: str) -> str | None:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None

@@ -34,7 +34,7 @@ class Plan:
 
     @classmethod
     def of(cls, what: Any) -> Plan:
-        """A plan from a plan, a technique, several of them, or a text.
+        """A plan from a plan, its JSON form, a technique, several of them, or a text.
 
         A text is the name of a preset or a technique, several of them joined by ``+``, or the path of a ``.json`` file.
         """
@@ -46,6 +46,8 @@ class Plan:
             return cls.load(what)
         if isinstance(what, str):
             return cls._named(what)
+        if isinstance(what, dict):
+            return cls.from_dict(what)
         if isinstance(what, Iterable):
             return cls(tuple(t for part in what for t in cls.of(part).techniques))
         raise AccelError(f"a plan is a preset's name, a Plan, a technique or a list of them, not {what!r}")
@@ -96,9 +98,12 @@ class Plan:
             raise AccelError(f"unknown key {', '.join(unknown)}: a plan has {', '.join(sorted(_KEYS))}")
         if data.get("format", FORMAT) != FORMAT:
             raise AccelError(f"format {data['format']} is not {FORMAT}: it was written by another version")
+        name, promise, mark = (data.get(key) for key in ("name", "promise", "fingerprint"))
+        for key, text in {"name": name, "promise": promise}.items():
+            if text is not None and not isinstance(text, str):
+                raise AccelError(f"a plan's {key} is a text or null, not {text!r}")
         techniques = tuple(_technique(entry) for entry in data["techniques"])
-        mark = data.get("fingerprint")
-        return cls(techniques, data.get("name"), data.get("promise"), Fingerprint.from_dict(mark) if mark else None)
+        return cls(techniques, name, promise, None if mark is None else Fingerprint.from_dict(mark))
 
     def __str__(self) -> str:
         inner = " + ".join(map(str, self.techniques)) or "plain"

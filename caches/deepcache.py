@@ -43,8 +43,8 @@ class DeepCache(Technique):
         positive(self, interval=self.interval, warm_up=self.warm_up, level=self.level)
         if self.how not in ORDER or self.how == "zero":
             raise AccelError(f"deepcache: how must be reuse or linear, not {self.how!r}")
-        if len(self.blocks) != 2:
-            raise AccelError(f"deepcache: blocks is a pair (start, stop), not {self.blocks!r}")
+        if len(self.blocks) != 2 or any(type(end) is not int for end in self.blocks):
+            raise AccelError(f"deepcache: blocks is a pair of whole numbers (start, stop), not {self.blocks!r}")
 
     @property
     def claims(self) -> frozenset[Claim]:

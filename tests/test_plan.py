@@ -17,12 +17,21 @@ from accel.plan import Plan, presets
 from accel.target import Target
 from tests.families import case
 
+MARK = {"denoiser": "X", "config": "0", "scheduler": "Y", "steps": 25, "libraries": {}, "quality": {}}
+
 
 def test_a_plan_comes_from_anything_that_names_techniques(tmp_path):
     expected = (DeepCache(interval=3), GuidanceCache())
     plan = Plan(expected)
     plan.save(tmp_path / "plan.json")
-    for what in (plan, list(expected), [expected[0], "guidance"], tmp_path / "plan.json", str(tmp_path / "plan.json")):
+    for what in (
+        plan,
+        plan.to_dict(),
+        list(expected),
+        [expected[0], "guidance"],
+        tmp_path / "plan.json",
+        str(tmp_path / "plan.json"),
+    ):
         assert Plan.of(what).techniques == expected
     assert Plan.of(TGate()).techniques == (TGate(),)
     assert Plan.of("deepcache+guidance").techniques == (DeepCache(), GuidanceCache())
@@ -58,7 +67,13 @@ def test_every_technique_can_be_found_named_and_rebuilt(name):
         ({"techniques": [{"name": "deepcache", "interval": 0}]}, "at least 1, not 0"),
         ({"techniques": [{"name": "tgate", "gate": 1.5}]}, "gate is a number of steps"),
         ({"techniques": [{"name": "tgate", "cutoff": "both"}]}, "cutoff is None, cond or uncond"),
+        ({"techniques": [{"name": "deepcache", "blocks": "ab"}]}, "a pair of whole numbers"),
+        ({"techniques": [{"name": "deepcache", "blocks": [1, 2.5]}]}, "a pair of whole numbers"),
+        ({"techniques": [], "name": 5}, "name is a text or null, not 5"),
+        ({"techniques": [], "promise": ["same picture"]}, "promise is a text"),
+        ({"techniques": [], "fingerprint": 0}, "exactly the keys"),
         ({"techniques": [], "fingerprint": {"denoiser": "X"}}, "exactly the keys"),
+        ({"techniques": [], "fingerprint": {**MARK, "steps": "25"}}, "steps must be int, not '25'"),
     ],
 )
 def test_a_bad_plan_is_refused_by_name(data, message):
@@ -91,3 +106,6 @@ def test_a_fingerprint_refuses_another_model_and_warns_of_another_solver():
     elsewhere = Plan((DeepCache(),), fingerprint=Fingerprint(**{**mark.to_dict(), "scheduler": "Other"}))
     with pytest.warns(accel.AccelWarning, match="tuned with Other"):
         accel.accelerate(pipe, elsewhere).remove()
+    older = Plan((DeepCache(),), fingerprint=Fingerprint(**{**mark.to_dict(), "libraries": {"torch": "1.0"}}))
+    with pytest.warns(accel.AccelWarning, match="tuned with torch 1.0, this is"):
+        accel.accelerate(pipe, older).remove()
