@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from accel.handle import Handle as Handle
     from accel.handle import accelerate as accelerate
     from accel.handle import check as check
+    from accel.handle import handles as handles
     from accel.loading import load as load
     from accel.plan import Plan as Plan
     from accel.plan import presets as presets
+    from accel.registry import register as register
     from accel.report import Report as Report
     from accel.target import Target as Target
     from accel.technique import Technique as Technique
@@ -39,8 +41,10 @@ _PUBLIC = {
     "Technique": "accel.technique",
     "accelerate": "accel.handle",
     "check": "accel.handle",
+    "handles": "accel.handle",
     "load": "accel.loading",
     "presets": "accel.plan",
+    "register": "accel.registry",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -43,9 +43,9 @@ class Handle:
         self._undo.close()
 
     def _forget(self) -> None:
-        handles = handles_of(self.pipe)
-        handles.remove(self)
-        if not handles:
+        attached = handles(self.pipe)
+        attached.remove(self)
+        if not attached:
             delattr(self.pipe, _HANDLES)
 
     def __enter__(self) -> Handle:
@@ -58,7 +58,7 @@ class Handle:
         return f"<{self.plan} on {type(self.pipe).__name__}>"
 
 
-def handles_of(pipe: Any) -> list[Handle]:
+def handles(pipe: Any) -> list[Handle]:
     """The handles now attached to ``pipe``, oldest first."""
     return vars(pipe).get(_HANDLES, [])
 
@@ -105,7 +105,7 @@ def _family_problems(target: Target, plan: Plan) -> list[str]:
 
 
 def _claim_conflicts(target: Target, plan: Plan) -> list[str]:
-    attached = [t for handle in handles_of(target.pipe) for t in handle.plan.techniques]
+    attached = [t for handle in handles(target.pipe) for t in handle.plan.techniques]
     everything = [*attached, *plan.techniques]
     problems = []
     for i, later in enumerate(everything[len(attached) :], start=len(attached)):

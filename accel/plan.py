@@ -49,7 +49,7 @@ class Plan:
         if isinstance(what, dict):
             return cls.from_dict(what)
         if isinstance(what, Iterable):
-            return cls(tuple(t for part in what for t in cls.of(part).techniques))
+            return cls._joined([cls.of(part) for part in what])
         raise AccelError(f"a plan is a preset's name, a Plan, a technique or a list of them, not {what!r}")
 
     @classmethod
@@ -64,6 +64,13 @@ class Plan:
         known = f"presets are {', '.join(presets())}, techniques {', '.join(registry.names())}"
         hint = f"did you mean {near[0]}?" if near else known
         raise AccelError(f"no preset or technique is called {text!r}: {hint}")
+
+    @classmethod
+    def _joined(cls, plans: list[Plan]) -> Plan:
+        marks = {mark.denoiser: mark for plan in plans if (mark := plan.fingerprint)}
+        if len(marks) > 1:
+            raise AccelError(f"plans tuned for {' and '.join(sorted(marks))} cannot be joined: use one of them")
+        return cls(tuple(t for plan in plans for t in plan.techniques), fingerprint=next(iter(marks.values()), None))
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:

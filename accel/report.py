@@ -41,7 +41,7 @@ class Report:
     calls: dict[str, int] = field(default_factory=dict)
     """Denoiser calls by ``denoiser/branch`` that the pipeline asked for."""
     calls_computed: int = 0
-    """Denoiser calls that ran at all."""
+    """Denoiser calls that ran at all; one that had to be repeated in full counts twice, and so do its rows."""
     rows: int = 0
     """Batch rows that the pipeline asked the denoisers for, guidance halves counted apart."""
     rows_computed: int = 0

@@ -19,6 +19,7 @@ from accel.report import Recorder
 from accel.technique import Claim, Detach
 
 
+@accel.register
 @dataclass(frozen=True)
 class FeedForwardCache(accel.Technique):
     """Extrapolate the feed-forward layers' outputs on every other step."""

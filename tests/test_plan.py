@@ -96,6 +96,29 @@ def test_an_unknown_name_lists_what_there_is():
         Plan.of(7)
 
 
+def test_a_technique_of_ones_own_can_be_registered_and_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {})
+
+    class Mine(DeepCache):
+        name = "mine"
+
+    accel.register(Mine)
+    assert accel.register(Mine) is Mine and "mine" in registry.names()
+    Plan((Mine(interval=4),)).save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json").techniques == (Mine(interval=4),)
+    with pytest.raises(AccelError, match="'deepcache' already"):
+        accel.register(type("Other", (DeepCache,), {}))
+
+
+def test_joined_plans_keep_what_they_were_tuned_for():
+    mark = Fingerprint.of(Target.of(case("sd").build()), 25, {"psnr": 44.0})
+    tuned = Plan((DeepCache(),), fingerprint=mark)
+    assert Plan.of([tuned, "guidance"]).fingerprint == mark
+    other = Plan((GuidanceCache(),), fingerprint=Fingerprint(**{**mark.to_dict(), "denoiser": "Other"}))
+    with pytest.raises(AccelError, match="Other and UNet2DConditionModel cannot be joined"):
+        Plan.of([tuned, other])
+
+
 def test_a_fingerprint_refuses_another_model_and_warns_of_another_solver():
     pipe = case("sd").build()
     mark = Fingerprint.of(Target.of(pipe), 25, {"psnr": 44.0})

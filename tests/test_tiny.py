@@ -132,6 +132,18 @@ def test_every_word_of_the_grammar_is_one_token() -> None:
     assert len(tokenizer.tokenize("zebra")) > 1
 
 
+def colour_distance(text_encoder, tokenizer) -> float:
+    """How far "red" and "blue" lie apart in the encoder's output, as a share of its norm."""
+    with torch.inference_mode():
+        red, blue = text_encoder(tokenize(tokenizer, ["a red star", "a blue star"])).last_hidden_state
+    return float((red[2] - blue[2]).norm() / red[2].norm())
+
+
+def test_words_are_told_apart_before_training() -> None:
+    tokenizer = make_tokenizer()
+    assert colour_distance(make_text_encoder(tokenizer), tokenizer) > 1.0
+
+
 # Training
 
 
@@ -297,6 +309,11 @@ def test_left_and_right_are_as_said(pictures: dict[str, NDArray[np.float32]]) ->
 def test_shipped_tokenizer_is_the_one_the_builder_makes(pipe) -> None:
     assert pipe.tokenizer.get_vocab() == make_tokenizer().get_vocab()
     assert pipe.tokenizer.model_max_length == MAX_TOKENS
+
+
+def test_training_keeps_words_apart(pipe) -> None:
+    """An encoder that maps all objects to one point leaves the denoiser nothing to draw."""
+    assert colour_distance(pipe.text_encoder, pipe.tokenizer) > 0.5
 
 
 def test_sampled_latents_stay_close_to_their_mean(pipe) -> None:

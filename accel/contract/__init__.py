@@ -14,7 +14,7 @@ from typing import Any
 from accel.contract import isolation, runs
 from accel.contract.bench import Bench, Draw, NotChecked
 from accel.errors import AccelError, AccelWarning
-from accel.handle import handles_of
+from accel.handle import handles
 from accel.plan import Plan
 
 _CHECKS: tuple[Callable[[Bench], Iterator[str]], ...] = (
@@ -54,7 +54,7 @@ def run_contract(pipe: Any, plan: Any, draw: Draw, steps: int = 8) -> list[Check
     one tensor; it must return the same bits whenever nothing is attached. Raises `Refused` when the plan does not fit
     the pipeline, and `AccelError` when it already carries one.
     """
-    if handles_of(pipe):
+    if handles(pipe):
         raise AccelError(f"this {type(pipe).__name__} already carries a plan: remove it first")
     bench = Bench(pipe, Plan.of(plan), draw, steps)
     bench.attached().remove()  # refused here, before anything is drawn

@@ -17,7 +17,7 @@ from accel.caches.tgate import TGate
 from accel.clock import Clock
 from accel.contract import run_contract
 from accel.contract.trace import differences, trace
-from accel.handle import handles_of
+from accel.handle import handles
 from accel.report import Recorder
 from accel.target import Target
 from tests.contract.plans import SETTINGS
@@ -45,7 +45,7 @@ def test_failing_attach_leaves_no_trace(name: str) -> None:
     plain, before = subject.plain, trace(subject.pipe)
     with pytest.raises(RuntimeError, match="this technique cannot attach"):
         accel.accelerate(subject.pipe, [GuidanceCache(), Failing()])
-    assert handles_of(subject.pipe) == []
+    assert handles(subject.pipe) == []
     assert differences(before, trace(subject.pipe)) == []
     assert same(draw(name, subject.pipe), plain)
 
