@@ -23,8 +23,8 @@ def load(source: str | Path, plan: Any = None, **from_pretrained: Any) -> Any:
 
     ``source`` is the name of a bundled pipeline (``"tiny"``), a folder in diffusers format, or a hub id
     (``"owner/name"``), which is the only case that uses the network. ``plan`` defaults to the one stored in the folder
-    as ``plan.json``, else to none; an empty `Plan` attaches nothing. ``accel.handles(pipe)`` has the handle that reports
-    on it and removes it. Keyword arguments go to ``DiffusionPipeline.from_pretrained``.
+    as ``plan.json``, else to none; an empty `Plan` attaches nothing. ``accel.handles(pipe)`` has the handle that
+    reports on it and removes it. Keyword arguments go to ``DiffusionPipeline.from_pretrained``.
     """
     from diffusers import DiffusionPipeline  # heavy: not at import time
 
