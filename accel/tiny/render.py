@@ -122,6 +122,7 @@ def _backdrop(background: str, seed: int) -> Pixels:
     if background in BACKGROUNDS:
         return np.broadcast_to(np.asarray(BACKGROUNDS[background], np.uint8), (SIZE, SIZE, 3))
     rng = random.Random(seed)
+    bands: tuple[tuple[int, tuple[int, int, int]], ...]  # first row and colour of each, from the top
     if background == "meadow":
         bands = ((0, (150, 208, 252)), (rng.randint(34, 42), (112, 196, 84)))
     elif background == "night":

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKL, StableDiffusionPipeline, UNet2DConditionModel
-from transformers import CLIPTextModel
+from diffusers import AutoencoderKL, StableDiffusionPipeline
+from torch import nn
 
 from accel.tiny.models import make_scheduler, make_text_encoder, make_unet
 from accel.tiny.tokens import make_tokenizer
@@ -57,7 +57,7 @@ def export(out: Path, folder: Path) -> Path:
     return folder
 
 
-def _detached(module: UNet2DConditionModel | CLIPTextModel):
+def _detached(module: nn.Module) -> nn.Module:
     """The module with weights of its own instead of views of a shared buffer."""
     for parameter in module.parameters():
         parameter.data = parameter.data.clone()

@@ -9,6 +9,7 @@ import torch
 from diffusers import AutoencoderKL
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import CLIPTokenizer
 
 from accel.tiny.render import render
 from accel.tiny.scenes import make_scene
@@ -59,7 +60,7 @@ def encode(out: Path, count: int, *, init: Path | None = None, device: str = "cp
     return latents_file(out)
 
 
-def tokenize(tokenizer, captions: list[str]) -> Tensor:
+def tokenize(tokenizer: CLIPTokenizer, captions: list[str]) -> Tensor:
     """Captions to ids, ``(B, 40)`` int64, padded as a pipeline pads prompts."""
     return tokenizer(
         captions, padding="max_length", max_length=MAX_TOKENS, truncation=True, return_tensors="pt"
