@@ -26,8 +26,20 @@ from accel.measure.quality import psnr
 from accel.measure.timing import Ratio, interleaved, ratio
 from accel.tables import aligned
 
-CURVE = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50)
+CURVE = (6, 8, 10, 12, 15, 20, 25, 30, 40)
 """Step counts of the plain pipeline's own curve."""
+
+PLANS = (
+    "balanced",
+    "fast",
+    "deepcache",
+    '[{"name": "deepcache", "how": "reuse"}]',
+    "guidance",
+    '[{"name": "guidance", "how": "reuse"}]',
+    "tgate",
+    '[{"name": "tgate", "cutoff": "cond"}]',
+)
+"""The presets, and what they are made of, each with the predictor it has in its paper beside ours."""
 
 
 def main() -> None:
@@ -47,8 +59,8 @@ def _measure(make: Callable[[Any], Any] | None, texts: list[str], options: argpa
     reference = draw(plain, texts, 4 * options.steps)
     steps = sorted({options.steps, *(n for n in CURVE if n <= 2 * options.steps)})
     arms = {f"plain {n}": _Arm(plain, None, n, texts[:1]) for n in steps}
-    for text in options.plans:
-        arms[text] = _Arm(_pipe(options.model, make), _plan(text), options.steps, texts[:1])
+    for plan in map(_plan, options.plans):
+        arms[str(plan)] = _Arm(_pipe(options.model, make), plan, options.steps, texts[:1])
     quality = {name: psnr(arm.pictures(texts), reference).tolist() for name, arm in arms.items()}
     seconds = interleaved(arms, options.rounds)
     curve = [_point(seconds, quality, f"plain {n}") for n in steps]
@@ -136,9 +148,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--plans", nargs="+", default=["balanced", "fast", "deepcache", "guidance", "tgate"])
-    parser.add_argument("--prompts", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--plans", nargs="+", default=PLANS, metavar="PLAN", help="preset, technique, file or JSON")
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
     warnings.simplefilter("ignore", accel.AccelWarning)  # short runs may leave a plan nothing to predict
     return parser.parse_args()
 
