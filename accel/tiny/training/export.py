@@ -6,10 +6,11 @@ import shutil
 from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKL, StableDiffusionPipeline
+from diffusers import StableDiffusionPipeline
+from safetensors.torch import load_file
 from torch import nn
 
-from accel.tiny.models import make_scheduler, make_text_encoder, make_unet
+from accel.tiny.models import make_scheduler, make_text_encoder, make_unet, make_vae
 from accel.tiny.tokens import make_tokenizer
 from accel.tiny.training.flat import FlatWeights
 from accel.tiny.training.latents import load_latents
@@ -23,10 +24,12 @@ def assemble(out: Path) -> StableDiffusionPipeline:
     weights = FlatWeights((unet, text_encoder))
     weights.load_state(read_checkpoint(out / "unet" / "checkpoint.pt"))
     weights.load_ema()
-    vae = AutoencoderKL.from_pretrained(out, subfolder="vae", torch_dtype=torch.float32)
+    # Built anew, not loaded by folder: a loaded model would write that folder's path into its config.
+    vae = make_vae()
+    vae.load_state_dict(load_file(out / "vae" / "diffusion_pytorch_model.safetensors"))
     vae.register_to_config(scaling_factor=float(load_latents(out)["scale"]))
     return StableDiffusionPipeline(
-        vae=vae,
+        vae=vae.eval(),
         text_encoder=_detached(text_encoder),
         tokenizer=tokenizer,
         unet=_detached(unet),

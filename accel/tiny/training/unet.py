@@ -20,7 +20,7 @@ CAPTION_DROP = 0.1
 """Share of samples trained without a caption, for classifier-free guidance."""
 
 _FOCUS_SHARE = 0.5
-_FOCUS_MEAN, _FOCUS_SPREAD = 0.45, 0.18
+_FOCUS_MEAN, _FOCUS_SPREAD = 0.72, 0.14
 
 
 class UnetTask:
@@ -69,10 +69,10 @@ class UnetTask:
 
 
 def draw_timesteps(batch: int, generator: torch.Generator, train_steps: int = 1000) -> Tensor:
-    """Timesteps ``(batch,)``: half uniform, half where objects take shape.
+    """Timesteps ``(batch,)``: half uniform, half where only the caption tells what to draw.
 
-    The second half follows a normal distribution over the middle noise levels; there the loss
-    says most about what stands where, while both ends are nearly solved after a few minutes.
+    An object covers 100 to 200 latent values, so it shows through the noise up to about 0.75 of
+    the schedule; below that the noisy latents give its colour away and the text is not needed.
     """
     uniform = torch.rand(batch, generator=generator)
     focus = _FOCUS_MEAN + _FOCUS_SPREAD * torch.randn(batch, generator=generator)
