@@ -211,6 +211,22 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert hint in error and error.count("\n") == 1
 
 
+def test_training_goes_on_from_the_shipped_weights_alone(tmp_path: Path) -> None:
+    """Every stage by its command, from the committed folder to a new one that loads and has moved."""
+    from diffusers import DiffusionPipeline
+
+    run, new, start = str(tmp_path / "run"), tmp_path / "new", str(accel.tiny.path())
+    assert train.main(["latents", "--out", run, "--init", start, "--scenes", "8"]) == 0
+    assert train.main(["unet", "--out", run, "--init", start, "--steps", "2", "--batch", "2"]) == 0
+    assert train.main(["export", "--out", run, "--to", str(new)]) == 0
+    before, after = (DiffusionPipeline.from_pretrained(folder) for folder in (start, new))
+    assert after.vae.config.scaling_factor == pytest.approx(before.vae.config.scaling_factor)
+    pairs = list(zip(before.unet.parameters(), after.unet.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in pairs)
+    assert all(torch.allclose(a, b, atol=1e-2) for a, b in pairs)
+    assert all(torch.equal(a, b) for a, b in zip(before.vae.parameters(), after.vae.parameters(), strict=True))
+
+
 # The shipped folder
 
 

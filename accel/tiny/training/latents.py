@@ -40,6 +40,8 @@ def encode(out: Path, count: int, *, init: Path | None = None, device: str = "cp
         device: Where to encode.
     """
     vae = AutoencoderKL.from_pretrained(init or out, subfolder="vae", torch_dtype=torch.float32).to(device)
+    if init:
+        vae.save_pretrained(out / "vae")
     tokenizer = make_tokenizer()
     chunks: list[Tensor] = []
     tokens: list[Tensor] = []
@@ -52,7 +54,7 @@ def encode(out: Path, count: int, *, init: Path | None = None, device: str = "cp
     latents = torch.cat(chunks)
     scale = vae.config.scaling_factor if init else 1 / float(latents.float().std())
     data = {
-        "latents": (latents.float() * scale).half(),
+        "latents": (latents.float() * scale).half().contiguous(),
         "tokens": torch.cat(tokens).to(torch.int16),
         "scale": torch.tensor([scale]),
     }
