@@ -31,7 +31,7 @@ def installed_files() -> dict[str, Path]:
         f"{name.replace('.', '/')}/{file.relative_to(folder).as_posix()}": file
         for name, folder in MAPPED.items()
         for file in folder.rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts and file.name != "README.md"
+        if file.is_file() and "__pycache__" not in file.parts
     }
 
 
