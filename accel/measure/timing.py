@@ -20,7 +20,7 @@ Arm = Callable[[], object]
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of medians with a 95 % bootstrap interval over the paired rounds."""
+    """A median ratio with a 95 % bootstrap interval over the paired rounds."""
 
     value: float
     low: float
@@ -30,28 +30,35 @@ class Ratio:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def interleaved(arms: Mapping[str, Arm], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
+def interleaved(
+    arms: Mapping[str, Arm], rounds: int, warm_up: int = 1, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
     """Seconds of every arm in every round: A B C, A B C, … after ``warm_up`` rounds that do not count.
 
-    The order rotates from round to round, so that no arm always follows the same one.
+    The order rotates from round to round, so that no arm always follows the same one. ``clock`` is
+    wall time; ``time.process_time`` counts only what this process computed, which other work on the
+    machine does not change.
     """
     names = list(arms)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(-warm_up, rounds):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
-            elapsed = _timed(arms[name])
+            elapsed = _timed(arms[name], clock)
             if number >= 0:
                 seconds[name].append(elapsed)
     return seconds
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float], resamples: int = 2000, seed: int = 0) -> Ratio:
-    """Median of ``numerator`` over median of ``denominator``; rounds are resampled in pairs."""
+    """Median over the rounds of ``numerator`` by ``denominator``.
+
+    Each round is its own comparison, so a machine that is slow for a while slows both sides of it.
+    """
     draw = random.Random(seed)
-    pairs = list(zip(numerator, denominator, strict=True))
-    values = sorted(_of_medians(draw.choices(pairs, k=len(pairs))) for _ in range(resamples))
-    return Ratio(_of_medians(pairs), values[int(0.025 * resamples)], values[int(0.975 * resamples)])
+    rounds = [above / below for above, below in zip(numerator, denominator, strict=True)]
+    values = sorted(statistics.median(draw.choices(rounds, k=len(rounds))) for _ in range(resamples))
+    return Ratio(statistics.median(rounds), values[int(0.025 * resamples)], values[int(0.975 * resamples)])
 
 
 def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
@@ -69,22 +76,17 @@ def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
     }
 
 
-def _timed(arm: Arm) -> float:
+def _timed(arm: Arm, clock: Callable[[], float]) -> float:
     _synchronise()
-    began = time.perf_counter()
+    began = clock()
     arm()
     _synchronise()
-    return time.perf_counter() - began
+    return clock() - began
 
 
 def _synchronise() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-
-
-def _of_medians(pairs: Sequence[tuple[float, float]]) -> float:
-    above, below = zip(*pairs, strict=True)
-    return statistics.median(above) / statistics.median(below)
 
 
 def _processor() -> str:
