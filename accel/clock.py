@@ -13,18 +13,14 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
 import torch
-from diffusers.hooks import ModelHook
-from diffusers.hooks.hooks import BaseState, StateManager
-from torch import nn
 
+from accel.calls import Call, DenoiserHook, Interceptor, Lane, Proceed, only, part, through
 from accel.errors import AccelWarning
 from accel.hooks import install
 from accel.report import Recorder
@@ -35,30 +31,6 @@ from accel.tensors import Tree
 
 _MAX_CALLS_PER_STEP = 8
 """More denoiser calls than this without a ``scheduler.step`` mean that the loop has no step boundary we can see."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a denoiser inside a run."""
-
-    denoiser: Denoiser
-    branch: str
-    """diffusers' cache-context name (``cond``, ``uncond``, …) or the index of the call within its step."""
-    batch: int
-    """Rows in this call."""
-    lanes: int | None
-    """Guidance halves concatenated in the batch (2 = batched guidance); ``None`` until the first step has ended."""
-
-
-Lane = tuple[int, int] | None
-"""Rows ``start … stop-1`` of the full batch that are being computed, or ``None`` for all of them."""
-
-_halved: ContextVar[tuple[Any, Lane, int] | None] = ContextVar("halved", default=None)
-"""(pipeline, rows, full batch) while only some rows are computed: the clocks of other plans on that pipeline see it."""
-
-Proceed = Callable[..., Tree]
-Interceptor = Callable[[Call, Proceed, tuple[Any, ...], dict[str, Any]], Tree]
-"""Stands around a denoiser call: ``fn(call, proceed, args, kwargs)`` returns what ``proceed`` would."""
 
 
 class Clock:
@@ -90,7 +62,7 @@ class Clock:
             self._follow(self.target.scheduler)
             undo.callback(self._follow_pipeline(self.target.pipe))
             for denoiser in self.target.denoisers:
-                undo.callback(install(denoiser.module, _DenoiserHook(self, denoiser), "clock"))
+                undo.callback(install(denoiser.module, DenoiserHook(denoiser, self.around), "clock"))
             return undo.pop_all().close
 
     def _follow(self, scheduler: Any) -> None:
@@ -124,18 +96,12 @@ class Clock:
     @property
     def lane(self) -> Lane:
         """The rows of the batch that are now going through the denoiser."""
-        halved = _halved.get()
-        return halved[1] if halved and halved[0] is self.target.pipe else None
+        return part(self.target.pipe)[0]
 
-    @contextmanager
-    def only(self, lane: Lane) -> Iterator[None]:
+    def only(self, lane: Lane) -> AbstractContextManager[None]:
         """While in this context, just these rows of the batch go through the denoiser."""
         assert self.call is not None
-        token = _halved.set((self.target.pipe, lane, self.call.batch))
-        try:
-            yield
-        finally:
-            _halved.reset(token)
+        return only(self.target.pipe, lane, self.call.batch)
 
     # --- what the scheduler tells ------------------------------------------------------------------------------
 
@@ -210,18 +176,12 @@ class Clock:
             return forward(*args, **kwargs)
 
         try:
-            return self._through(self._interceptors, call, compute)(*args, **kwargs)
+            return through(self._interceptors, call, compute)(*args, **kwargs)
         except BaseException:
             self._finish(aborted=True)
             raise
         finally:
             self.call = None
-
-    def _through(self, chain: list[Interceptor], call: Call, forward: Proceed) -> Proceed:
-        if not chain:
-            return forward
-        first, rest = chain[0], chain[1:]
-        return lambda *args, **kwargs: first(call, self._through(rest, call, forward), args, kwargs)
 
     def _ready(self, denoiser: Denoiser, owner: Any, args: Any, kwargs: Any) -> bool:
         """Is there a run to count this call in? Begins one lazily: only now is the loop's first timestep known."""
@@ -256,9 +216,8 @@ class Clock:
     def _describe(self, denoiser: Denoiser, context: str | None, args: Any, kwargs: Any) -> Call:
         index = self._counts.get(denoiser.name, 0)
         self._counts[denoiser.name] = index + 1
-        halved = _halved.get()
-        known = halved[2] if halved and halved[0] is self.target.pipe else None
-        batch = known or main_input(denoiser.module, args, kwargs).shape[0]
+        _, full = part(self.target.pipe)
+        batch = full or main_input(denoiser.module, args, kwargs).shape[0]
         lanes = None if not self._sample_batch else batch // self._sample_batch
         return Call(denoiser, context or str(index), batch, lanes)
 
@@ -295,33 +254,3 @@ class Clock:
         """Noise level of the current step, in the scheduler's own convention (``nan`` when it has none)."""
         assert self.run is not None
         return self.run.sigmas[min(self.step, self.run.steps - 1)]
-
-
-class _ContextName(StateManager):
-    """Where diffusers puts the name of the cache context; it looks for this type on stateful hooks."""
-
-    def __init__(self) -> None:
-        super().__init__(BaseState)
-        self.name: str | None = None
-
-    def set_context(self, context: Any) -> None:
-        self.name = context.name if context else None
-
-
-class _DenoiserHook(ModelHook):
-    """Puts the clock around a denoiser's forward, and receives diffusers' cache-context names."""
-
-    _is_stateful = True  # only stateful hooks are told the cache context
-
-    def __init__(self, clock: Clock, denoiser: Denoiser):
-        super().__init__()
-        self.clock, self.denoiser = clock, denoiser
-        self.context = _ContextName()
-
-    @torch.compiler.disable(recursive=False)  # the frames inside may still be compiled
-    def new_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> Tree:
-        return self.clock.around(self.denoiser, self.context.name, self.fn_ref.original_forward, args, kwargs)
-
-    def reset_state(self, module: nn.Module) -> nn.Module:
-        self.context.set_context(None)
-        return module

@@ -18,7 +18,8 @@ from torch import nn
 from accel.caches.past import Entry, Past, order
 from accel.caches.predict import predict
 from accel.caches.table import Row, Table
-from accel.clock import Call, Clock, Lane, Proceed
+from accel.calls import Call, Lane, Proceed
+from accel.clock import Clock
 from accel.hooks import install
 from accel.report import Recorder
 from accel.runs import Run, main_signature

@@ -21,7 +21,8 @@ import torch
 from accel.caches.past import Entry, Past, order
 from accel.caches.predict import ORDER, predict
 from accel.caches.table import Row, every
-from accel.clock import Call, Clock, Proceed
+from accel.calls import Call, Proceed
+from accel.clock import Clock
 from accel.errors import AccelError
 from accel.report import Recorder
 from accel.runs import Run, main_signature

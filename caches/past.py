@@ -9,7 +9,7 @@ import torch
 
 from accel.caches.predict import ORDER, Sample
 from accel.caches.table import Row
-from accel.clock import Lane
+from accel.calls import Lane
 from accel.report import Recorder
 from accel.tensors import Tree, map_tensors, nbytes, rows
 
