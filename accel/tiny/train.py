@@ -17,7 +17,8 @@ import torch
 from diffusers import DiffusionPipeline
 
 import accel.tiny
-from accel.tiny.training import evaluate, export, latents, unet, vae
+from accel.tiny.reader import load as load_reader
+from accel.tiny.training import evaluate, export, latents, reader, unet, vae
 from accel.tiny.training.loop import Settings, run
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -98,13 +99,28 @@ def _export(options: argparse.Namespace) -> None:
     export.export(options.out, options.to)
 
 
+def _reader(options: argparse.Namespace) -> None:
+    settings = _settings(options, "reader", learning_rate=2e-3, batch=32, minutes=15, ema=0.995, weight_decay=0.01)
+    if not run(reader.make_task, settings, options.processes):
+        return
+    folder = reader.save(reader.make_task(), settings.out / "checkpoint.pt", options.to or options.out / "reader")
+    print(f"every stated fact read in {reader.accuracy(load_reader(folder)):.1%} of held-out scenes")
+
+
 def _score(options: argparse.Namespace) -> None:
     pipe = DiffusionPipeline.from_pretrained(options.to or accel.tiny.path()).to(options.device)
     pipe.set_progress_bar_config(disable=True)
     print(evaluate.score(pipe, seed=options.seed))
 
 
-_STAGES = {"vae": _vae, "latents": _latents, "unet": _unet, "export": _export, "score": _score}
+_STAGES = {
+    "vae": _vae,
+    "latents": _latents,
+    "unet": _unet,
+    "export": _export,
+    "reader": _reader,
+    "score": _score,
+}
 
 
 if __name__ == "__main__":
