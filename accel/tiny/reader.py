@@ -57,7 +57,8 @@ class _Block(nn.Module):
 class Reader(nn.Module):
     """Reads pictures of the bundled world.
 
-    As a module it maps pictures to features, which is what torchmetrics' ``feature=`` takes.
+    As a module it maps pictures to features: ``KernelInceptionDistance(feature=load())`` of
+    torchmetrics takes pictures in [0, 1] then.
 
     Args:
         width: Channels at 16 by 16; twice as many at 8 by 8 and in the features.

@@ -43,8 +43,8 @@ def sample(seed: int) -> tuple[NDArray[np.uint8], list[Truth], str]:
     """A training picture ``(64, 64, 3)``, its objects and its background."""
     rng = random.Random(seed)
     scene = make_scene(seed)
-    if len(scene.objects) == scene.objects[0].count == 1 and rng.random() < 0.5:
-        scene = make_scene(seed + 1)  # single objects are the commonest scenes and teach least
+    if _is_plain(scene) and rng.random() < 0.7:
+        scene = make_scene(seed + 1)
     picture = render(scene)
     truths = [Truth(item.noun, item.colour, *_centre(box), box[2]) for item in scene.objects for box in item.boxes]
     if rng.random() < _UNCLEAR:
@@ -52,6 +52,12 @@ def sample(seed: int) -> tuple[NDArray[np.uint8], list[Truth], str]:
     if rng.random() < _UNCLEAR:
         picture, truths = _blob(scene, picture, truths, rng)
     return picture, truths, scene.background
+
+
+def _is_plain(scene: Scene) -> bool:
+    """Whether it is one object of the usual size: the commonest scenes, and they teach least."""
+    first = scene.objects[0]
+    return len(scene.objects) == first.count == 1 and first.scale is None
 
 
 def _centre(box: tuple[int, int, int]) -> tuple[float, float]:
