@@ -22,6 +22,7 @@ from accel.tiny.tokens import MAX_TOKENS, make_tokenizer
 from accel.tiny.training.flat import FlatWeights
 from accel.tiny.training.latents import tokenize
 from accel.tiny.training.loop import Loop, Settings
+from accel.tiny.training.text import TextTask, object_facts
 from accel.tiny.training.unet import UnetTask
 from accel.tiny.training.vae import VaeTask
 from accel.tiny.world import BACKGROUNDS, COLOURS, NAMES, NUMBERS, PLACES, plural, visible, words
@@ -134,7 +135,28 @@ def test_words_are_told_apart_before_training() -> None:
     assert colour_distance(make_text_encoder(tokenizer), tokenizer) > 1.0
 
 
+def test_tokens_are_asked_for_the_facts_they_have_read() -> None:
+    """Every mention's last word is asked for its object; the last tokens restate all of them."""
+    tokenizer = make_tokenizer()
+    for scene in SCENES[:300]:
+        ids = tokenizer(scene.caption).input_ids
+        facts = object_facts(scene)
+        mentions, slots = facts[: len(scene.objects)], facts[len(scene.objects) :]
+        for item, (at, said) in zip(scene.objects, mentions, strict=True):
+            assert tokenizer.decode([ids[at]]).strip() == item.phrase.split()[-1]
+            assert (said["noun"], said["colour"], said["count"]) == (item.noun, item.colour, item.count)
+        assert [at for at, _ in slots] == (list(range(35, 40)) if len(ids) <= 35 else [])
+        assert [said["noun"] for _, said in slots[: len(scene.objects)]] in ([], [i.noun for i in scene.objects])
+    related = next(scene for scene in SCENES if scene.relation == "above")
+    assert [said["role"] for _, said in object_facts(related)[2:5]] == [("above", 0), ("above", 1), None]
+
+
 # Training
+
+
+def small_text_task() -> TextTask:
+    torch.manual_seed(3)
+    return TextTask(make_text_encoder(make_tokenizer(), layers=1))
 
 
 def small_unet_task() -> UnetTask:
@@ -151,7 +173,7 @@ def small_vae_task() -> VaeTask:
     return VaeTask(make_vae((8, 8, 8), 4))
 
 
-def trained(task: UnetTask | VaeTask, out: Path, stop: int, steps: int = 6) -> FlatWeights:
+def trained(task: UnetTask | VaeTask | TextTask, out: Path, stop: int, steps: int = 6) -> FlatWeights:
     """Train ``task`` from the checkpoint in ``out`` to step ``stop`` of a run of ``steps``."""
     settings = Settings(out=out, learning_rate=1e-3, batch=2, steps=steps, seed=5)
     out.mkdir(exist_ok=True)
@@ -161,7 +183,7 @@ def trained(task: UnetTask | VaeTask, out: Path, stop: int, steps: int = 6) -> F
     return weights
 
 
-@pytest.mark.parametrize("make", [small_unet_task, small_vae_task])
+@pytest.mark.parametrize("make", [small_unet_task, small_vae_task, small_text_task])
 def test_an_interrupted_run_ends_in_the_same_state(make, tmp_path: Path) -> None:
     through = trained(make(), tmp_path / "through", stop=6).state()
     trained(make(), tmp_path / "broken", stop=3)
@@ -172,10 +194,11 @@ def test_an_interrupted_run_ends_in_the_same_state(make, tmp_path: Path) -> None
     assert not torch.equal(through["master"], half["master"])
 
 
-def test_training_lowers_the_loss(tmp_path: Path) -> None:
-    task = small_vae_task()
+@pytest.mark.parametrize("make", [small_vae_task, small_text_task])
+def test_training_lowers_the_loss(make, tmp_path: Path) -> None:
+    task = make()
     before = float(task.loss(8, seed=99).detach())
-    trained(task, tmp_path / "vae", stop=60, steps=60)
+    trained(task, tmp_path / "run", stop=60, steps=60)
     assert float(task.loss(8, seed=99).detach()) < 0.7 * before
 
 

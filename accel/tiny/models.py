@@ -42,7 +42,11 @@ def make_vae(channels: tuple[int, ...] = (16, 32, 64), groups: int = 8) -> Autoe
 
 
 def make_unet(channels: tuple[int, ...] = (64, 128, 192), groups: int = 16) -> UNet2DConditionModel:
-    """The denoiser: ``(B, 4, 16, 16)`` latents, text attention only at 8 by 8 and in the middle."""
+    """The denoiser: ``(B, 4, 16, 16)`` latents, text attention only at 8 by 8 and in the middle.
+
+    A pooled summary of the text joins the time embedding, as in SDXL and DeepFloyd IF: it reaches
+    every block, so colours and backgrounds are followed long before attention has learnt to bind.
+    """
     return UNet2DConditionModel(
         sample_size=16,
         in_channels=4,
@@ -52,6 +56,8 @@ def make_unet(channels: tuple[int, ...] = (64, 128, 192), groups: int = 16) -> U
         down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
         up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
         cross_attention_dim=_TEXT_WIDTH,
+        addition_embed_type="text",
+        addition_embed_type_num_heads=4,
         attention_head_dim=tuple(range(1, len(channels) + 1)),
         norm_num_groups=groups,
     )

@@ -10,8 +10,9 @@ from diffusers import StableDiffusionPipeline
 from safetensors.torch import load_file
 from torch import nn
 
-from accel.tiny.models import make_scheduler, make_text_encoder, make_unet, make_vae
+from accel.tiny.models import make_scheduler, make_unet, make_vae
 from accel.tiny.tokens import make_tokenizer
+from accel.tiny.training import text
 from accel.tiny.training.flat import FlatWeights
 from accel.tiny.training.latents import load_latents
 from accel.tiny.training.loop import read_checkpoint
@@ -19,9 +20,8 @@ from accel.tiny.training.loop import read_checkpoint
 
 def assemble(out: Path) -> StableDiffusionPipeline:
     """The pipeline of a run's last checkpoints (their moving averages), in float32."""
-    tokenizer = make_tokenizer()
-    unet, text_encoder = make_unet(), make_text_encoder(tokenizer)
-    weights = FlatWeights((unet, text_encoder))
+    unet = make_unet()
+    weights = FlatWeights((unet,))
     weights.load_state(read_checkpoint(out / "unet" / "checkpoint.pt"))
     weights.load_ema()
     # Built anew, not loaded by folder: a loaded model would write that folder's path into its config.
@@ -30,8 +30,8 @@ def assemble(out: Path) -> StableDiffusionPipeline:
     vae.register_to_config(scaling_factor=float(load_latents(out)["scale"]))
     return StableDiffusionPipeline(
         vae=vae.eval(),
-        text_encoder=_detached(text_encoder),
-        tokenizer=tokenizer,
+        text_encoder=text.load(out).eval(),
+        tokenizer=make_tokenizer(),
         unet=_detached(unet),
         scheduler=make_scheduler(),
         safety_checker=None,

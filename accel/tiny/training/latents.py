@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -36,12 +37,13 @@ def encode(out: Path, count: int, *, init: Path | None = None, device: str = "cp
     Args:
         out: Folder of the run, with the trained ``vae`` in it.
         count: How many scenes.
-        init: Pipeline folder whose autoencoder to use instead.
+        init: Pipeline folder whose autoencoder and text encoder the run takes over instead.
         device: Where to encode.
     """
     vae = AutoencoderKL.from_pretrained(init or out, subfolder="vae", torch_dtype=torch.float32).to(device)
     if init:
-        vae.save_pretrained(out / "vae")
+        for part in ("vae", "text_encoder"):
+            shutil.copytree(init / part, out / part, dirs_exist_ok=True)
     tokenizer = make_tokenizer()
     chunks: list[Tensor] = []
     tokens: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Stage 3: the denoiser and its text encoder, trained together on the encoded scenes."""
+"""Stage 3: the denoiser, trained on the encoded scenes and the frozen text encoder's reading of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from diffusers.models.attention_processor import AttnProcessor
 from torch import Tensor, nn
 from transformers import CLIPTextModel
 
-from accel.tiny.models import make_scheduler, make_text_encoder, make_unet
+from accel.tiny.models import make_scheduler, make_unet
 from accel.tiny.tokens import make_tokenizer
 from accel.tiny.training.latents import load_latents, tokenize
+from accel.tiny.training.text import load as load_text_encoder
 
 CAPTION_DROP = 0.1
 """Share of samples trained without a caption, for classifier-free guidance."""
@@ -28,7 +29,7 @@ class UnetTask:
 
     Args:
         unet: The denoiser.
-        text_encoder: Trained jointly with it.
+        text_encoder: Read, not trained.
         data: What `accel.tiny.training.latents.encode` wrote.
         empty: Token ids of the empty prompt, ``(40,)``.
     """
@@ -38,13 +39,13 @@ class UnetTask:
     ) -> None:
         # Fused attention's backward pass is slow on CPUs at these sizes; the plain one is not.
         unet.set_attn_processor(AttnProcessor())
-        self.unet, self.text_encoder = unet, text_encoder
+        self.unet, self.text_encoder = unet, text_encoder.eval()
         self.latents, self.tokens, self.empty = data["latents"], data["tokens"], empty
         self.alphas = make_scheduler().alphas_cumprod
 
     def modules(self) -> Iterable[nn.Module]:
-        """Denoiser, then text encoder."""
-        return (self.unet, self.text_encoder)
+        """The denoiser."""
+        return (self.unet,)
 
     def loss(self, batch: int, seed: int) -> Tensor:
         """Mean squared error of the predicted v over ``batch`` samples drawn by ``seed``."""
@@ -64,8 +65,9 @@ class UnetTask:
     def _predict(self, noisy: Tensor, times: Tensor, tokens: Tensor) -> Tensor:
         device, dtype = self.unet.device, self.unet.dtype
         noisy = noisy.to(device, dtype).contiguous(memory_format=torch.channels_last)
-        text = self.text_encoder(tokens.to(device)).last_hidden_state
-        return self.unet(noisy, times.to(device), encoder_hidden_states=text).sample
+        with torch.no_grad():
+            text = self.text_encoder.to(device)(tokens.to(device)).last_hidden_state
+        return self.unet(noisy, times.to(device), encoder_hidden_states=text.to(dtype)).sample
 
 
 def draw_timesteps(batch: int, generator: torch.Generator, train_steps: int = 1000) -> Tensor:
@@ -82,13 +84,12 @@ def draw_timesteps(batch: int, generator: torch.Generator, train_steps: int = 10
 
 
 def make_task(out: Path, *, init: Path | None = None) -> UnetTask:
-    """The task of a run: fresh weights, or those of the pipeline ``init``."""
-    tokenizer = make_tokenizer()
+    """The task of a run: a fresh denoiser, or that of the pipeline ``init``."""
+    data, text_encoder = load_latents(out), load_text_encoder(out)
+    text_encoder.set_attn_implementation("eager")
     if init is None:
-        unet, text_encoder = make_unet(), make_text_encoder(tokenizer)
+        unet = make_unet()
     else:
         unet = UNet2DConditionModel.from_pretrained(init, subfolder="unet", torch_dtype=torch.float32)
-        text_encoder = CLIPTextModel.from_pretrained(init, subfolder="text_encoder", dtype=torch.float32)
-    text_encoder.set_attn_implementation("eager")
-    (empty,) = tokenize(tokenizer, [""])
-    return UnetTask(unet, text_encoder, load_latents(out), empty)
+    (empty,) = tokenize(make_tokenizer(), [""])
+    return UnetTask(unet, text_encoder, data, empty)
