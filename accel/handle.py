@@ -20,7 +20,7 @@ class Handle:
 
     def __init__(self, target: Target, plan: Plan):
         self.pipe, self.plan = target.pipe, plan
-        self._recorder = Recorder(type(target.pipe).__name__, str(plan))
+        self._recorder = Recorder(type(target.pipe).__name__, str(plan), target.unread)
         self._clock = Clock(target, self._recorder)
         with ExitStack() as undo:  # closed, that is rolled back, unless every line below succeeds
             undo.callback(self._clock.attach())
@@ -81,11 +81,17 @@ def accelerate(pipe: Any, plan: Any = "balanced") -> Handle:
 
 
 def check(pipe: Any, plan: Any = "balanced") -> list[str]:
-    """Every reason why ``accelerate(pipe, plan)`` would be refused; an empty list when it would not."""
+    """Every reason why ``accelerate(pipe, plan)`` would be refused; an empty list when it would not.
+
+    What it would warn about is warned about here too.
+    """
     try:
-        return _verdict(Target.of(pipe), Plan.of(plan))[0]
+        refuse, warn = _verdict(Target.of(pipe), Plan.of(plan))
     except Refused as refusal:
         return list(refusal.problems)
+    for message in warn:
+        warnings.warn(message, AccelWarning, stacklevel=2)
+    return refuse
 
 
 def _verdict(target: Target, plan: Plan) -> tuple[list[str], list[str]]:
@@ -93,14 +99,15 @@ def _verdict(target: Target, plan: Plan) -> tuple[list[str], list[str]]:
     refuse = [*refuse, *_family_problems(target, plan), *_claim_conflicts(target, plan), *_native_caches(target, plan)]
     for technique in plan.techniques:
         refuse += technique.problems(target)
-    return refuse, warn
+    return refuse, [*warn, *(f"{text}; it runs without the plan" for text in target.unread)]
 
 
 def _family_problems(target: Target, plan: Plan) -> list[str]:
     return [
-        f"{t.name} works on {' and '.join(t.families)} denoisers, this one is a {target.family}"
+        f"{t.name} works on {' and '.join(t.families)} denoisers, {denoiser.name} is a {denoiser.family}"
         for t in plan.techniques
-        if target.family not in t.families
+        for denoiser in target.denoisers
+        if denoiser.family not in t.families
     ]
 
 

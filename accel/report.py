@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -51,6 +52,8 @@ class Report:
     cache_bytes: int = 0
     cache_bytes_peak: int = 0
     techniques: dict[str, TechniqueReport] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Which denoisers the plan leaves out, and why."""
 
     @property
     def predicted(self) -> int:
@@ -77,6 +80,7 @@ class Report:
             f"denoiser: {self.calls_computed} of {sum(self.calls.values())} calls, "
             f"{self.rows_computed} of {self.rows} rows; "
             f"cache: {size(self.cache_bytes)} now, {size(self.cache_bytes_peak)} at peak"
+            + "".join(f"\nwithout the plan: {note}" for note in self.notes)
         )
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
@@ -91,13 +95,13 @@ class Report:
 class Recorder:
     """Collects a `Report` while a run goes on; techniques and the clock call it, users read `report`."""
 
-    def __init__(self, pipeline: str, plan: str):
-        self._pipeline, self._plan = pipeline, plan
+    def __init__(self, pipeline: str, plan: str, notes: Sequence[str] = ()):
+        self._pipeline, self._plan, self._notes = pipeline, plan, notes
         self._sites: dict[str, int] = {}
         self._marks: dict[str, str] = {}
         self._declined: dict[str, Counter[str]] = {}
         self._began = self._stepped = 0.0
-        self.report = Report(pipeline, plan)
+        self.report = Report(pipeline, plan, notes=[*notes])
 
     def matched(self, technique: str, sites: int) -> None:
         """At attach time: ``technique`` found this many sites."""
@@ -106,7 +110,9 @@ class Recorder:
     def run_began(self, steps: int) -> None:
         """A run of ``steps`` solver steps starts: a fresh report."""
         techniques = {name: TechniqueReport(sites) for name, sites in self._sites.items()}
-        self.report = Report(self._pipeline, self._plan, steps_planned=steps, techniques=techniques)
+        self.report = Report(
+            self._pipeline, self._plan, steps_planned=steps, techniques=techniques, notes=[*self._notes]
+        )
         self._declined = {}
         self._marks = {}
         self._began = self._stepped = time.perf_counter()

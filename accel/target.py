@@ -14,7 +14,7 @@ from accel import sites
 from accel.errors import Refused
 from accel.sites import Family, Kind, Site, Unreadable
 
-_TIMESTEP = {"timestep", "timesteps", "timestep_ratio"}
+_TIMESTEP = {"timestep", "timesteps", "timestep_ratio", "t"}
 _HELPERS = ("controlnet", "adapter")  # they take a timestep too, but only steer the denoiser
 
 
@@ -47,6 +47,8 @@ class Target:
 
     pipe: Any
     denoisers: tuple[Denoiser, ...]
+    unread: tuple[str, ...] = ()
+    """Which further denoisers cannot be read, and why: they run plainly."""
 
     @classmethod
     def of(cls, pipe: Any) -> Target:
@@ -56,18 +58,18 @@ class Target:
                 type(pipe).__name__, ["it is not a diffusers pipeline: pass the object that `from_pretrained` returned"]
             )
         _check_driven_here(pipe)
-        found, problems = [], []
+        found, unread = [], []
         for name, module in _candidates(pipe):
             try:
                 kind = sites.family(module)
                 found.append(Denoiser(name, module, kind, tuple(sites.sites(name, module, kind))))
             except Unreadable as reason:
-                problems.append(f"{name} ({type(module).__name__}) cannot be read: {reason}")
+                unread.append(f"{name} ({type(module).__name__}) cannot be read: {reason}")
         if not found:
             raise Refused(
-                type(pipe).__name__, problems or ["none of its components takes a timestep, so it has no denoiser"]
+                type(pipe).__name__, unread or ["none of its components takes a timestep, so it has no denoiser"]
             )
-        return cls(pipe, tuple(found))
+        return cls(pipe, tuple(found), tuple(unread))
 
     @property
     def family(self) -> Family:

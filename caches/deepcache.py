@@ -12,7 +12,7 @@ from accel.clock import Clock
 from accel.errors import AccelError
 from accel.report import Recorder
 from accel.sites import Site, Unreadable
-from accel.target import Target
+from accel.target import Denoiser, Target
 from accel.technique import Claim, Detach, Technique, positive
 
 
@@ -51,11 +51,13 @@ class DeepCache(Technique):
         return frozenset({"block_outputs"})
 
     def problems(self, target: Target) -> list[str]:
-        try:
-            self._regions(target)
-        except Unreadable as reason:
-            return [f"deepcache: {target.denoisers[0].name} has no deep part to skip: {reason}"]
-        return []
+        problems = []
+        for denoiser in target.denoisers:
+            try:
+                self._region(denoiser)
+            except Unreadable as reason:
+                problems.append(f"deepcache: {denoiser.name} has no deep part to skip: {reason}")
+        return problems
 
     def table(self, sites: list[Site], steps: int) -> Table:
         """The method as a table for ``steps`` steps."""
@@ -63,11 +65,8 @@ class DeepCache(Technique):
         return Table(steps, {site.name: row for site in sites})
 
     def attach(self, target: Target, clock: Clock, recorder: Recorder) -> Detach:
-        regions = self._regions(target)
+        regions = [self._region(denoiser) for denoiser in target.denoisers]
         return Executor(self.name, regions, lambda steps: self.table(regions, steps), clock, recorder).attach()
 
-    def _regions(self, target: Target) -> list[Site]:
-        return [
-            denoiser.region(self.level) if denoiser.family == "unet" else denoiser.region(*self.blocks)
-            for denoiser in target.denoisers
-        ]
+    def _region(self, denoiser: Denoiser) -> Site:
+        return denoiser.region(self.level) if denoiser.family == "unet" else denoiser.region(*self.blocks)

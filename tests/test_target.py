@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -9,10 +10,12 @@ import torch
 from diffusers import DDIMScheduler, DiffusionPipeline, UNet1DModel
 from torch import nn
 
-from accel.errors import Refused
+import accel
+from accel.caches.deepcache import DeepCache
+from accel.errors import AccelWarning, Refused
 from accel.sites import Unreadable
 from accel.target import Target
-from tests.families import CASES, case
+from tests.families import CASES, case, run
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -110,18 +113,44 @@ def test_long_skip_connections_are_seen():
         denoiser.region(0, 2)
 
 
+class Odd(nn.Module):
+    """Takes a timestep, and has nothing else of a denoiser."""
+
+    def forward(self, sample: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        return sample
+
+
 def test_what_cannot_be_read_is_refused_with_the_reason():
     with pytest.raises(Refused, match="not a diffusers pipeline"):
         Target.of(nn.Linear(2, 2))
     with pytest.raises(Refused, match="no denoiser"):
         Target.of(Pipeline(vae=nn.Linear(2, 2)))
 
-    class Odd(nn.Module):
-        def forward(self, sample: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
-            return sample
-
     with pytest.raises(Refused, match="neither down/up blocks nor a list of blocks"):
         Target.of(Pipeline(unet=Odd()))
+
+
+def test_one_of_two_denoisers_cannot_be_read():
+    """It is named when checking, when attaching and in the report, with the reason."""
+    pipe = case("wan-two-experts").build()
+    pipe.transformer_2 = Odd()
+    note = "transformer_2 (Odd) cannot be read: it has neither down/up blocks nor a list of blocks"
+    assert [text.startswith(note) for text in Target.of(pipe).unread] == [True]
+    warned = re.escape(note) + ".*; it runs without the plan"
+    with pytest.warns(AccelWarning, match=warned):
+        assert accel.check(pipe, DeepCache()) == []
+    with pytest.warns(AccelWarning, match=warned), accel.accelerate(pipe, DeepCache()) as handle:
+        assert handle.report().notes == list(Target.of(pipe).unread)
+        pipe.transformer_2 = pipe.transformer
+        with pytest.warns(AccelWarning):  # it has four steps at most
+            run(case("wan-two-experts"), pipe, steps=2)
+        assert f"without the plan: {note}" in str(handle.report())
+
+
+def test_every_denoiser_without_a_deep_part_is_named():
+    pipe = Pipeline(transformer=LongSkip(), transformer_2=LongSkip())
+    problems = accel.check(pipe, DeepCache(blocks=(0, 2)))
+    assert [text.split(" has no")[0] for text in problems] == ["deepcache: transformer", "deepcache: transformer_2"]
 
 
 def test_a_pipeline_that_does_not_drive_its_own_scheduler_is_refused():
