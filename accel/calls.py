@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -13,8 +14,14 @@ from diffusers.hooks import ModelHook
 from diffusers.hooks.hooks import BaseState, StateManager
 from torch import nn
 
+from accel.adapters import Adapters, State
+from accel.halves import conditional_first
+from accel.runs import main_input, main_signature, model_output, sample_batch
 from accel.target import Denoiser
-from accel.tensors import Tree
+from accel.tensors import Tree, height, tensors
+
+_MAX_CALLS_PER_STEP = 8
+"""More calls of a denoiser than this without a ``scheduler.step``: the loop has no step boundary we can see."""
 
 Proceed = Callable[..., Tree]
 
@@ -30,6 +37,64 @@ class Call:
     """Rows in this call."""
     lanes: int | None
     """Guidance halves concatenated in the batch (2 = batched guidance); ``None`` until the first step has ended."""
+    cond_first: bool | None
+    """Is the conditional half the first of two? ``None`` until a step has ended, or where it cannot be told."""
+    sample: tuple[Any, ...] = field(repr=False)
+    """Shape without the rows, type and device of the sample; one entry for each row where it is a list."""
+    adapters: State = field(repr=False)
+
+    def changed_since(self, earlier: Call) -> str | None:
+        """Why nothing that was kept at an earlier call can stand in now; ``None`` when it can."""
+        if self.denoiser is earlier.denoiser and self.adapters != earlier.adapters:
+            return "an adapter was switched or scaled"
+        if (self.batch, self.sample) != (earlier.batch, earlier.sample):
+            return "the denoiser's input changed its shape or type"
+        return None
+
+
+class Calls:
+    """The calls of one run: numbered within their step, and what the ends of steps told about guidance."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._outputs: list[torch.Tensor] = []  # of this step, while they may still tell which half is which
+        self._sample_batch: int | None = None
+        self._cond_first: bool | None = None
+        self._adapters = Adapters()
+
+    def lost(self, denoiser: Denoiser, scheduler: Any) -> str | None:
+        """Why a further call of ``denoiser`` cannot be placed in a step, and what to do; ``None`` while it can."""
+        if self._counts.get(denoiser.name, 0) < _MAX_CALLS_PER_STEP:
+            return None
+        return (
+            f"{denoiser.name} was called more than {_MAX_CALLS_PER_STEP} times before pipe.scheduler "
+            f"({type(scheduler).__name__}) took a step, further calls ran plainly: if the loop steps another scheduler "
+            "object, make it pipe.scheduler; if it has that many views or tiles in a step, remove the plan"
+        )
+
+    def describe(self, denoiser: Denoiser, context: str | None, full: int | None, args: Any, kwargs: Any) -> Call:
+        """The next call; ``full`` is its number of rows where it is given only a part of them."""
+        index = self._counts.get(denoiser.name, 0)
+        self._counts[denoiser.name] = index + 1
+        sample = main_input(denoiser.module, args, kwargs)
+        batch = full or height(sample)
+        lanes = batch // self._sample_batch if self._sample_batch else None
+        adapters = self._adapters.state(denoiser.module)
+        return Call(denoiser, context or str(index), batch, lanes, self._cond_first, main_signature(sample), adapters)
+
+    def answered(self, output: Tree) -> None:
+        """A call returned ``output``, with all its rows."""
+        if self._cond_first is None:
+            self._outputs += islice(tensors(output), 1)
+
+    def step_ended(self, scheduler: Any, args: Any, kwargs: Any) -> None:
+        """``scheduler.step`` was called with these arguments."""
+        self._sample_batch = sample_batch(scheduler, args, kwargs)
+        guided = model_output(scheduler, args, kwargs)
+        told = (conditional_first(output, guided) for output in self._outputs)
+        self._cond_first = next((answer for answer in told if answer is not None), self._cond_first)
+        self._outputs.clear()
+        self._counts.clear()
 
 
 Interceptor = Callable[[Call, Proceed, tuple[Any, ...], dict[str, Any]], Tree]

@@ -20,17 +20,14 @@ from typing import Any
 
 import torch
 
-from accel.calls import Call, DenoiserHook, Interceptor, Lane, Proceed, only, part, through
+from accel.calls import Call, Calls, DenoiserHook, Interceptor, Lane, Proceed, only, part, through
 from accel.errors import AccelWarning
 from accel.hooks import install
 from accel.report import Recorder
-from accel.runs import Run, calling_pipeline, main_input, sample_batch, step_time
+from accel.runs import Run, calling_pipeline, step_time
 from accel.tap import listen
 from accel.target import Denoiser, Target, unwrap
 from accel.tensors import Tree
-
-_MAX_CALLS_PER_STEP = 8
-"""More denoiser calls than this without a ``scheduler.step`` mean that the loop has no step boundary we can see."""
 
 
 class Clock:
@@ -48,8 +45,7 @@ class Clock:
         self._scheduler: Any = None
         self._pending = False
         self._bar: Callable[[], None] | None = None  # stops listening to the progress bar of the newest loop
-        self._counts: dict[str, int] = {}
-        self._sample_batch: int | None = None
+        self._calls = Calls()
         self._stops = ExitStack()
 
     # --- attaching ---------------------------------------------------------------------------------------------
@@ -127,8 +123,7 @@ class Clock:
             )
             warnings.warn(text, AccelWarning, stacklevel=2)
             return self._finish(aborted=True)
-        self._sample_batch = sample_batch(self._scheduler, args, kwargs)
-        self._counts.clear()
+        self._calls.step_ended(self._scheduler, args, kwargs)
         self.step += 1
         self.recorder.step_ended()
         if self.step == self.run.steps:
@@ -168,7 +163,8 @@ class Clock:
         owner = calling_pipeline()
         if owner not in (None, self.target.pipe) or not self._ready(denoiser, owner, args, kwargs):
             return forward(*args, **kwargs)
-        self.call = call = self._describe(denoiser, context, args, kwargs)
+        _, full = part(self.target.pipe)
+        self.call = call = self._calls.describe(denoiser, context, full, args, kwargs)
         self.recorder.call(f"{denoiser.name}/{call.branch}", call.batch)
 
         def compute(*args: Any, **kwargs: Any) -> Tree:
@@ -176,7 +172,9 @@ class Clock:
             return forward(*args, **kwargs)
 
         try:
-            return through(self._interceptors, call, compute)(*args, **kwargs)
+            output = through(self._interceptors, call, compute)(*args, **kwargs)
+            self._calls.answered(output)
+            return output
         except BaseException:
             self._finish(aborted=True)
             raise
@@ -197,8 +195,8 @@ class Clock:
         if torch.is_grad_enabled() and any(p.requires_grad for p in denoiser.module.parameters()):
             self.recorder.decline("clock", "gradients are being recorded: run under torch.no_grad()")
             return False
-        if self._counts.get(denoiser.name, 0) >= _MAX_CALLS_PER_STEP:
-            self.recorder.decline("clock", "the loop does not call scheduler.step between denoiser calls")
+        if problem := self._calls.lost(denoiser, self._scheduler):
+            self.recorder.decline("clock", problem)
             return False
         return True
 
@@ -207,19 +205,10 @@ class Clock:
         self.run, self.step, self._owner = Run.of(self._scheduler, denoiser.module, planned, args, kwargs), 0, owner
         if self.run is None:
             return
-        self._counts.clear()
-        self._sample_batch = None
+        self._calls = Calls()
         self.recorder.run_began(self.run.steps)
         for callback in self._begin_run:
             callback(self.run)
-
-    def _describe(self, denoiser: Denoiser, context: str | None, args: Any, kwargs: Any) -> Call:
-        index = self._counts.get(denoiser.name, 0)
-        self._counts[denoiser.name] = index + 1
-        _, full = part(self.target.pipe)
-        batch = full or main_input(denoiser.module, args, kwargs).shape[0]
-        lanes = None if not self._sample_batch else batch // self._sample_batch
-        return Call(denoiser, context or str(index), batch, lanes)
 
     # --- ends --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import torch
 from diffusers import DiffusionPipeline
 from torch import nn
 
-from accel.tensors import signature, tensors
+from accel.tensors import Tree, signature, tensors
 
 
 @dataclass
@@ -54,21 +54,29 @@ def calling_pipeline() -> Any:
     return None
 
 
-def main_input(denoiser: nn.Module, args: Any, kwargs: Any) -> torch.Tensor:
-    """The sample in a denoiser's arguments: its first parameter, by whatever name and in whatever order it is given."""
+def main_input(denoiser: nn.Module, args: Any, kwargs: Any) -> Tree:
+    """The sample in a denoiser's arguments: its first parameter, by whatever name and in whatever order it is given.
+
+    A tensor, or a list with one tensor for each row.
+    """
     sample = args[0] if args else kwargs.get(_parameters(type(denoiser).forward)[0])
-    return next(t for t in tensors((sample, args, kwargs)) if t.ndim)
+    return sample if isinstance(sample, list) else next(t for t in tensors((sample, args, kwargs)) if t.ndim)
 
 
-def main_signature(denoiser: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:
-    """Shape without the rows, type and device of the sample: while they change nothing kept can stand in."""
-    return signature(main_input(denoiser, args, kwargs).narrow(0, 0, 0))
+def main_signature(sample: Tree) -> tuple[Any, ...]:
+    """Shape without the rows, type and device of the sample (one entry, or one for each tensor of a list)."""
+    return signature(sample if isinstance(sample, list) else sample.narrow(0, 0, 0))
 
 
 def sample_batch(scheduler: Any, args: Any, kwargs: Any) -> int | None:
     """Rows of the sample handed to ``scheduler.step``, wherever that solver takes it."""
     sample = _argument(type(scheduler).step, "sample", args, kwargs)
     return sample.shape[0] if isinstance(sample, torch.Tensor) and sample.ndim else None
+
+
+def model_output(scheduler: Any, args: Any, kwargs: Any) -> Any:
+    """What was handed to ``scheduler.step`` as the prediction, guidance applied."""
+    return _argument(type(scheduler).step, "model_output", args, kwargs)
 
 
 def step_time(scheduler: Any, args: Any, kwargs: Any) -> float | None:

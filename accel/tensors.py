@@ -49,6 +49,16 @@ def signature(tree: Tree) -> tuple[Any, ...]:
     return tuple((tuple(t.shape), t.dtype, t.device) for t in tensors(tree))
 
 
+def height(tree: Tree) -> int:
+    """Rows of the first tensor of ``tree``. A *list* holds one row in each of its items, whatever their shapes."""
+    if isinstance(tree, list):
+        return len(tree)
+    if isinstance(tree, torch.Tensor):
+        return tree.shape[0] if tree.ndim else 1
+    parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, tuple) else ()
+    return next((height(part) for part in parts if any(True for _ in tensors(part))), 1)
+
+
 def rows(tree: Tree, batch: int, lane: slice) -> Tree:
     """Take ``lane`` of dimension 0 of every tensor with ``batch`` rows; what does not carry the batch stays whole."""
 

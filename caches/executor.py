@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from accel.calls import Call, Lane, Proceed
 from accel.clock import Clock
 from accel.hooks import install
 from accel.report import Recorder
-from accel.runs import Run, main_signature
+from accel.runs import Run
 from accel.sites import Site
 from accel.technique import Detach
 from accel.tensors import Tree, map_tensors, tensors
@@ -31,6 +32,21 @@ Rule = Callable[[int], Table]
 """Makes the table of a run from its number of steps."""
 
 _LEAK = "something outside of the skipped region listens to its inside: choose another stretch"
+
+
+@dataclass
+class _State:
+    """What belongs to one run; the next one begins with a new object."""
+
+    past: Past
+    rows: dict[str, Row] = field(default_factory=dict)
+    shapes: dict[Hashable, tuple[int, Tree]] = field(default_factory=dict)
+    """Of interior outputs: (rows, structure)."""
+    newest: dict[Hashable, Call] = field(default_factory=dict)
+    """By denoiser and branch."""
+    proven: set[Hashable] = field(default_factory=set)
+    """Denoisers and branches whose first prediction let no NaN through."""
+    leaking: set[str] = field(default_factory=set)
 
 
 class Executor:
@@ -42,15 +58,10 @@ class Executor:
         self.by_denoiser: dict[str, list[Site]] = {}
         for site in sites:
             self.by_denoiser.setdefault(site.denoiser, []).append(site)
-        self.past = Past(recorder)
-        self.rows: dict[str, Row] = {}
-        self.shapes: dict[Hashable, tuple[int, Tree]] = {}  # of interior outputs: (rows, structure)
-        self.inputs: dict[Hashable, Hashable] = {}  # signature of the input, by denoiser and branch
+        self.state = _State(Past(recorder))
+        self.call: Call | None = None
         self.predicting: set[str] = set()  # sites to predict in the current call
         self.cells: dict[str, list[bool]] = {}  # by site reached in the current call: was it predicted?
-        self.proven: set[Hashable] = set()  # denoisers and branches whose first prediction let no NaN through
-        self.leaking: set[str] = set()
-        self.call: Call | None = None
 
     def attach(self) -> Detach:
         """Hook the sites and listen to the clock; returns what undoes it."""
@@ -71,19 +82,18 @@ class Executor:
         if table.steps != run.steps:
             self.recorder.decline(self.technique, f"its table is for {table.steps} steps, this run has {run.steps}")
             return
-        self.rows = {site.name: row for site in self.sites if (row := table.row(site)) is not None}
+        self.state.rows = {site.name: row for site in self.sites if (row := table.row(site)) is not None}
 
     def _end(self) -> None:
-        self.past.clear()
-        self.rows, self.shapes, self.inputs = {}, {}, {}
-        self.proven, self.leaking = set(), set()
+        self.state.past.clear()
+        self.state = _State(Past(self.recorder))
 
     # --- a denoiser call ---------------------------------------------------------------------------------------
 
     def _around(self, call: Call, proceed: Proceed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
-        self._forget_if_changed(call, args, kwargs)
+        self._forget_if_changed(call)
         self.call, self.cells = call, {}
-        mine = [site for site in self.by_denoiser.get(call.denoiser.name, ()) if site.name in self.rows]
+        mine = [site for site in self.by_denoiser.get(call.denoiser.name, ()) if site.name in self.state.rows]
         self.predicting = {site.name for site in mine if self._can_predict(site)}
         try:
             output = proceed(*args, **kwargs)
@@ -104,29 +114,28 @@ class Executor:
         if skipped - self.cells.keys():
             return "the end of the skipped region was not reached"
         key = (self.call.denoiser.name, self.call.branch)
-        if key not in self.proven and any(t.isnan().any() for t in tensors(output)):  # waits for a GPU: only once
-            self.leaking |= skipped
+        if key not in self.state.proven and any(t.isnan().any() for t in tensors(output)):  # waits for a GPU: only once
+            self.state.leaking |= skipped
             return _LEAK
-        self.proven.add(key)
+        self.state.proven.add(key)
         return None
 
-    def _forget_if_changed(self, call: Call, args: Any, kwargs: Any) -> None:
-        """Values for another resolution, type or device are worthless; the number of rows is looked at by lane."""
-        now = (call.batch, main_signature(call.denoiser.module, args, kwargs))
+    def _forget_if_changed(self, call: Call) -> None:
+        """Values for other inputs or adapters are worthless; which rows are computed is looked at by lane."""
         key = (call.denoiser.name, call.branch)
-        if self.inputs.setdefault(key, now) != now:
-            self.inputs[key] = now
-            self.recorder.decline(self.technique, "the denoiser's input changed its shape or type")
-            self.past.forget(*(k for k in self.past.keys() if k[1] == call.branch))  # type: ignore[index]
+        earlier, self.state.newest[key] = self.state.newest.get(key), call
+        if earlier and (reason := call.changed_since(earlier)):
+            self.recorder.decline(self.technique, reason)
+            self.state.past.forget(*(k for k in self.state.past.keys() if k[1] == call.branch))  # type: ignore[index]
 
     def _can_predict(self, site: Site) -> bool:
-        row = self.rows[site.name]
+        row = self.state.rows[site.name]
         if not row.predicts(self.clock.step):
             return False
-        if site.name in self.leaking:
+        if site.name in self.state.leaking:
             self.recorder.decline(self.technique, _LEAK)
             return False
-        if len(self.past.usable(self._key(site), self._lane)) >= order(row):
+        if len(self.state.past.usable(self._key(site), self._lane)) >= order(row):
             return True
         self.recorder.decline(self.technique, f"fewer than {order(row)} computed values to predict from")
         return False
@@ -135,31 +144,31 @@ class Executor:
 
     def at_site(self, site: Site, compute: Callable[[], Tree]) -> Tree:
         """The output of ``site`` in the current call, computed or predicted."""
-        row = self.rows.get(site.name)
+        row = self.state.rows.get(site.name)
         if self.call is None or row is None:
             return compute()
         key = self._key(site)
         predicted = site.name in self.predicting
         if predicted:
-            value = predict(row.how, self.past.usable(key, self._lane), self.clock.time)
+            value = predict(row.how, self.state.past.usable(key, self._lane), self.clock.time)
         else:
             value = compute()
             if row.keeps(self.clock.step):
-                self.past.keep(key, Entry(self.clock.time, self._lane, self.call.batch, value), order(row))
+                self.state.past.keep(key, Entry(self.clock.time, self._lane, self.call.batch, value), order(row))
         if self.clock.step == row.last():
-            self.past.forget(key)
+            self.state.past.forget(key)
         self.cells.setdefault(site.name, []).append(predicted)
         return value
 
     def inside_region(self, site: Site, name: str, compute: Callable[[], Tree]) -> Tree:
         """The output of an interior module: a placeholder while the region is predicted."""
-        if self.call is None or site.name not in self.rows:
+        if self.call is None or site.name not in self.state.rows:
             return compute()
         key = (site.name, name, self.call.branch)
         if site.name in self.predicting:
-            return _placeholder(*self.shapes[key], self._rows_now)
+            return _placeholder(*self.state.shapes[key], self._rows_now)
         value = compute()
-        self.shapes[key] = (self._rows_now, map_tensors(_Shape, value))
+        self.state.shapes[key] = (self._rows_now, map_tensors(_Shape, value))
         return value
 
     # --- which rows --------------------------------------------------------------------------------------------

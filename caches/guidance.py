@@ -5,8 +5,8 @@ difference changes slowly along a run, so it is a cell like any other: computed 
 Where it is predicted only one half is evaluated, and the other is made from it: ``uncond = cond − difference``. With
 the predictor ``zero`` the difference is dropped, which is T-GATE's guidance cut-off (arXiv:2404.02747).
 
-Two ways pipelines do guidance are understood: both halves in one batch, ``[uncond, cond]``, and two calls per step in
-the cache contexts ``cond`` and ``uncond``, in this order. Anything else is computed in full, with the reason reported.
+Two ways pipelines do guidance are understood: both halves in one batch, in either order, and two calls per step in the
+cache contexts ``cond`` and ``uncond``, in this order. Anything else is computed in full, with the reason reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from accel.calls import Call, Proceed
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.report import Recorder
-from accel.runs import Run, main_signature
+from accel.runs import Run
 from accel.target import Target
 from accel.technique import Claim, Detach, Technique, positive
 from accel.tensors import Tree, map_tensors, rows, tensors
@@ -49,7 +49,7 @@ class GuidanceExecutor:
         self.clock, self.recorder = clock, recorder
         self.past = Past(recorder)
         self.row = Row("")
-        self.input: tuple[int, Any] | None = None  # rows and signature of the newest call's sample
+        self.newest: Call | None = None
         self.first: tuple[int, Tree] | None = None  # step and output of the `cond` call, kept for the `uncond` one
 
     def attach(self) -> Detach:
@@ -65,10 +65,10 @@ class GuidanceExecutor:
 
     def _end(self) -> None:
         self.past.clear()
-        self.row, self.input, self.first = Row(""), None, None
+        self.row, self.newest, self.first = Row(""), None, None
 
     def _around(self, call: Call, proceed: Proceed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
-        self._forget_if_changed(call, args, kwargs)
+        self._forget_if_changed(call)
         if call.branch in ("cond", "uncond"):
             return self._sequential(call, proceed, args, kwargs)
         if self.row.predicts(self.clock.step) and (problem := self._not_batched(call)):
@@ -77,13 +77,12 @@ class GuidanceExecutor:
             return proceed(*args, **kwargs)
         return self._batched(call, proceed, args, kwargs)
 
-    def _forget_if_changed(self, call: Call, args: Any, kwargs: Any) -> None:
+    def _forget_if_changed(self, call: Call) -> None:
         """A difference for another batch, resolution, type or device is worthless, or worse: it may broadcast."""
-        now = (call.batch, main_signature(call.denoiser.module, args, kwargs))
-        if self.input != now and self.past.keys():
-            self.recorder.decline(self.technique, "the denoiser's input changed its shape or type")
+        earlier, self.newest = self.newest, call
+        if earlier and self.past.keys() and (reason := call.changed_since(earlier)):
+            self.recorder.decline(self.technique, reason)
             self.past.clear()
-        self.input = now
 
     def _not_batched(self, call: Call) -> str | None:
         pipe = self.clock.target.pipe
@@ -93,6 +92,10 @@ class GuidanceExecutor:
             return "the denoiser is not called with an unconditional and a conditional half"
         if getattr(pipe, "do_perturbed_attention_guidance", False):
             return "perturbed-attention guidance orders the batch differently"
+        if len(call.sample) != 1:
+            return "the denoiser takes a list with one tensor for each row, which is not cut in halves"
+        if call.cond_first is None and self.row.how == "zero":
+            return "what the solver is given does not tell which half is the conditional one: use another predictor"
         return None
 
     # --- both halves in one batch ------------------------------------------------------------------------------
@@ -100,25 +103,29 @@ class GuidanceExecutor:
     def _batched(self, call: Call, proceed: Proceed, args: Any, kwargs: Any) -> Tree:
         half = call.batch // 2
         if self._can_predict():
-            start = half if self.survivor == "cond" else 0
+            start = 0 if bool(call.cond_first) == (self.survivor == "cond") else half
             lane = slice(start, start + half)
             halved = {k: v if _is_position(k) else rows(v, call.batch, lane) for k, v in kwargs.items()}
             with self.clock.only((start, start + half)):
                 output = proceed(*rows(args, call.batch, lane), **halved)
             self.recorder.cell(self.technique, predicted=True)
-            return self._both_halves(output)
+            return self._both_halves(output, first=start == 0)
         output = proceed(*args, **kwargs)
         self.recorder.cell(self.technique, predicted=False)
-        if self.row.keeps(self.clock.step) and call.lanes in (None, 2) and call.batch % 2 == 0:
-            first = next(tensors(output))
-            self._keep(first[half:] - first[:half])
+        splits = call.lanes in (None, 2) and call.batch % 2 == 0 and len(call.sample) == 1
+        if splits and self.row.keeps(self.clock.step):
+            both = next(tensors(output))
+            self._keep(both[half:] - both[:half])
         return output
 
-    def _both_halves(self, output: Tree) -> Tree:
+    def _both_halves(self, output: Tree, first: bool) -> Tree:
+        """The whole batch from its first, or else its second half."""
         if self.row.how == "zero":
             return map_tensors(lambda t: torch.cat([t, t]), output)
-        difference = self._difference()
-        return map_tensors(lambda cond: torch.cat([cond - difference, cond]), output)
+        difference = self._difference()  # the second half minus the first
+        if first:
+            return map_tensors(lambda t: torch.cat([t, t + difference]), output)
+        return map_tensors(lambda t: torch.cat([t - difference, t]), output)
 
     # --- two calls per step ------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return ((a - b).std() / b.std()).item()
 
 
-def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | list[torch.Tensor]:
     return args[0] if args else kwargs["hidden_states"]
 
 
@@ -50,7 +50,7 @@ def _counted(one: Case, pipe: Any, **kw: Any) -> tuple[torch.Tensor, list[int]]:
     seen: list[int] = []
 
     def note(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append(_first(args, kwargs).shape[0])
+        seen.append(len(_first(args, kwargs)))
 
     hooks = [getattr(pipe, name).register_forward_pre_hook(note, with_kwargs=True) for name in one.denoisers]
     out = run(one, pipe, **kw)

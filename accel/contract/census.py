@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
 from accel.hooks import labels
-from accel.tensors import tensors
+from accel.tensors import height
 
 
 class Census:
@@ -34,8 +33,7 @@ class Census:
 
     def _note(self, name: str) -> Any:
         def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            first = next(tensors(output), torch.empty(()))
-            self.rows.setdefault(name, []).append(first.shape[0] if first.ndim else 1)
+            self.rows.setdefault(name, []).append(height(output))
 
         return note
 

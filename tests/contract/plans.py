@@ -34,12 +34,12 @@ PLANS: dict[str, Plan] = {
     str(plan): plan for plan in (Plan.of(what) for what in [*sum(SETTINGS.values(), []), *COMBINATIONS])
 }
 
-NO_CROSS_ATTENTION = {"dit", "sd3", "sd3-img2img", "flux", "flux-cfg", "flux-img2img", "cogvideox"}
+NO_CROSS_ATTENTION = {"dit", "sd3", "sd3-img2img", "flux", "flux-cfg", "flux-img2img", "cogvideox", "z-image"}
 """Cases on which T-GATE is refused."""
 
-NO_SECOND_HALF = {"sd-plain", "sd-lcm", "flux", "dit", "flux-img2img"}
-"""Cases whose guidance cannot be halved: there is none (the first three), or its halves come in an order or from calls
-that cannot be told apart (DiT puts the conditional half first, Flux image-to-image names no cache context)."""
+NO_SECOND_HALF = {"sd-plain", "sd-lcm", "flux", "dit", "flux-img2img", "z-image"}
+"""Cases whose guidance cannot be halved: there is none (the first three), DiT hands both halves to the solver, Flux
+image-to-image names no cache context, and Z-Image's batch is a list."""
 
 
 def refused(plan: Plan, name: str) -> bool:

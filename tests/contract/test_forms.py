@@ -49,6 +49,55 @@ def test_ip_adapter_loaded_after_accelerating() -> None:
     assert same(draw("sd-ip-adapter", after), plain) and not torch.equal(plain, wanted)
 
 
+SWITCHES: dict[str, tuple[str, Any]] = {
+    "scaled": ("sd-lora", lambda pipe: pipe.set_adapters(["tiny"], [0.2])),
+    "disabled": ("sd-lora", lambda pipe: pipe.disable_lora()),
+    "removed": ("sd-lora", lambda pipe: pipe.unload_lora_weights()),
+    "fused": ("sd-lora", lambda pipe: pipe.fuse_lora(lora_scale=0.5)),
+    "loaded": ("sd-plain", load_lora),
+    "image scaled": ("sd-ip-adapter", lambda pipe: pipe.set_ip_adapter_scale(0.0)),
+}
+
+
+@pytest.mark.parametrize("what", SWITCHES)
+def test_adapter_switched_in_mid_run(what: str) -> None:
+    """Nothing from before the switch is used after it: what follows is computed until there is enough to predict from.
+
+    Guided, the batch is that of ``sd`` whatever the case.
+    """
+    name, switch = SWITCHES[what]
+    inputs = "sd-ip-adapter" if name == "sd-ip-adapter" else "sd"
+
+    def callback(pipe: Any, step: int, *_: object) -> dict[str, Any]:
+        if step == 3:
+            switch(pipe)
+        return {}
+
+    pipe = case(name).build()
+    with accel.accelerate(pipe, [DeepCache(warm_up=2), GuidanceCache(warm_up=2)]) as handle:
+        draw(inputs, pipe, steps=8, callback_on_step_end=callback)
+        for part in handle.report().techniques.values():
+            assert part.strip == "##.###.#"  # without the switch, step 4 is predicted
+            assert part.declined["an adapter was switched or scaled"] == 1
+
+
+def test_adapter_switched_between_runs() -> None:
+    """Each run is that of a fresh pipeline in the same state; an unchanged adapter costs no prediction."""
+
+    def fresh(scale: float) -> torch.Tensor:
+        pipe = case("sd-lora").build()
+        pipe.set_adapters(["tiny"], [scale])
+        with accel.accelerate(pipe, PLAN):
+            return draw("sd-lora", pipe)
+
+    pipe = case("sd-lora").build()
+    with accel.accelerate(pipe, PLAN) as handle:
+        for scale in (1.0, 0.3, 1.0):
+            pipe.set_adapters(["tiny"], [scale])
+            assert same(draw("sd-lora", pipe), fresh(scale))
+            assert not any("adapter" in reason for t in handle.report().techniques.values() for reason in t.declined)
+
+
 @pytest.mark.parametrize("end", [0.4, 0.8])
 def test_sdxl_that_ends_early(end: float) -> None:
     """``denoising_end`` leaves the rest to a refiner: the clock counts the steps that are really taken."""

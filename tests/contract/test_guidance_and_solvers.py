@@ -68,12 +68,52 @@ def test_cutoff_computes_the_conditional_half_only(name: str) -> None:
     assert [torch.equal(one, other) for one, other in halves] == [False, False, False, True]
 
 
-@pytest.mark.parametrize("name", ["flux", "dit", "sd-plain", "flux-img2img"])
+@pytest.mark.parametrize("how", ["zero", "linear"])
+@pytest.mark.parametrize(("name", "half"), [("pixart", 1), ("sd3", 1), ("cogvideox", 1), ("lumina", 0)])
+def test_conditional_half_is_told_by_the_guidance(name: str, half: int, how: str) -> None:
+    """Lumina puts it first. It is the half that is still computed, and what it was in the plain run."""
+    pipe = case(name).build()
+    seen: list[torch.Tensor] = []
+    hook = pipe.transformer.register_forward_hook(lambda module, args, out: seen.append(out[0].clone()))
+    draw(name, pipe)
+    with accel.accelerate(pipe, GuidanceCache(warm_up=2, how=how)) as handle:
+        draw(name, pipe)
+        assert handle.report().techniques["guidance"].strip == "##.#"
+    hook.remove()
+    plain, fast = seen[2].chunk(2), seen[4 + 2].chunk(2)
+    torch.testing.assert_close(fast[half], plain[half], atol=1e-3, rtol=0)
+    assert (fast[1 - half] - plain[1 - half]).abs().max() > 1e-2
+
+
+def test_guidance_that_does_not_show_the_conditional_half() -> None:
+    """A loop of unknown making: either half can be extrapolated, but nobody knows which one to keep alone."""
+
+    @torch.no_grad()
+    def loop(pipe: Any) -> torch.Tensor:
+        sample = torch.randn(1, 4, 16, 16, generator=torch.Generator().manual_seed(5))
+        more = {"added_cond_kwargs": {"resolution": None, "aspect_ratio": None}, "return_dict": False}
+        text = torch.stack([torch.ones(8, 32) / 4, torch.zeros(8, 32)])
+        pipe.scheduler.set_timesteps(6)
+        for t in pipe.scheduler.timesteps:
+            both = pipe.transformer(torch.cat([sample] * 2), text, t.expand(2), **more)[0]
+            sample = pipe.scheduler.step(both.mean(0, keepdim=True)[:, :4].cos(), t, sample).prev_sample
+        return sample
+
+    pipe = case("pixart").build()
+    plain = loop(pipe)
+    with accel.accelerate(pipe, GuidanceCache(warm_up=2, how="zero")):
+        with pytest.warns(AccelWarning, match="does not tell which half is the conditional one: use another predictor"):
+            assert same(loop(pipe), plain)
+    with accel.accelerate(pipe, GuidanceCache(warm_up=2, how="linear")) as handle:
+        assert not same(loop(pipe), plain) and handle.report().predicted == 2
+
+
+@pytest.mark.parametrize("name", ["flux", "dit", "sd-plain", "flux-img2img", "z-image"])
 def test_guidance_that_cannot_be_halved_is_said_to_be_so(name: str) -> None:
     """Nothing is saved, the bits are the plain ones, and the warning names the reason."""
     pipe = case(name).build()
     plain = draw(name, pipe)
-    reason = "there is no unconditional call|not called with an unconditional and a conditional half"
+    reason = "there is no unconditional call|not called with an unconditional and a conditional half|takes a list"
     with accel.accelerate(pipe, GuidanceCache(warm_up=1)) as handle:
         with pytest.warns(AccelWarning, match=f"guidance saved nothing in this run .*({reason})"):
             assert same(draw(name, pipe), plain)
