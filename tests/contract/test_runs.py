@@ -12,7 +12,7 @@ import torch
 import accel
 from accel import Plan
 from accel.contract import run_contract
-from tests.contract.plans import PLANS
+from tests.contract.plans import PLANS, SETTINGS
 from tests.contract.support import bench, draw, fresh, may_save_nothing, same, steps_of
 from tests.families import case, run
 
@@ -21,8 +21,11 @@ CHEAP = ("pixart", "wan")
 VARIED = [PLANS[text] for text in PLANS if "+" in text]
 
 
-@pytest.mark.parametrize("plan", list(PLANS.values()), ids=list(PLANS))
-@pytest.mark.parametrize("name", CHEAP)
+EVERYTHING = [(name, plan) for name in CHEAP for plan in PLANS.values()]
+BUNDLED = [("tiny", Plan.of(settings[0])) for settings in SETTINGS.values()]
+
+
+@pytest.mark.parametrize(("name", "plan"), EVERYTHING + BUNDLED, ids=str)
 def test_package_contract(name: str, plan: Plan) -> None:
     """What ``accel check`` runs on a user's pipeline passes here in full."""
     pipe = case(name).build()
