@@ -9,7 +9,7 @@ CONSTRAINTS ?= constraints-cpu.txt
 MAPPED := app caches distill parallel schedulers
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench clean
 
 # -qq: nothing but errors.
 PIP_INSTALL := $(BIN)/python -m pip install -qq $(addprefix -c ,$(CONSTRAINTS))
@@ -26,6 +26,10 @@ lint: .venv/ready .typetree
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	cd .typetree && ../$(BIN)/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache -p accel
+
+# Half an hour on two quiet cores; broken off, it goes on where it was.
+bench: .venv/ready
+	cd benchmarks && ../$(BIN)/python overhead.py && ../$(BIN)/python plans.py
 
 clean:
 	rm -rf .venv .typetree .mypy_cache .pytest_cache .ruff_cache build out *.egg-info

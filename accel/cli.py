@@ -1,4 +1,4 @@
-"""The command line: ``accel generate``, ``accel check``, ``accel plans``.
+"""The command line: ``accel generate``, ``accel bench``, ``accel check``, ``accel plans``.
 
 Only the parser lives here; a command is imported when it is called, so that help comes at once. Whatever a user can
 mend is one line on standard error and exit code 2.
@@ -18,13 +18,15 @@ from typing import NoReturn
 from accel import __version__, console
 from accel.errors import AccelError
 
-COMMANDS = ("generate", "check", "plans")
+COMMANDS = ("generate", "bench", "check", "plans")
 
 _EXAMPLES = """examples:
   accel generate "two green squares and a red star" --compare --seed 7
       draw it plainly and with the preset 'balanced', and say what that saved and what it cost
   accel generate "a fox" --model ./my-pipeline --plan deepcache+guidance --out out/fox
       your own pipeline, two techniques by name
+  accel bench --plans balanced,fast --n 48
+      which plan beats taking fewer steps, by how much, at what quality?
   accel check ./my-pipeline --plan fast
       does this plan keep its promises on this pipeline?
   accel plans
@@ -36,6 +38,15 @@ _GENERATE_EXAMPLE = """example:
 With --compare the folder holds plain.png, accelerated.png, side-by-side.png and report.json. Times are medians of runs
 that take turns after a warm-up. The plan is also held against the honest alternative, the plain pipeline with as many
 steps as fit its time: both by their distance (PSNR) to the plain picture of the same seed with four times the steps."""
+
+_BENCH_EXAMPLE = """examples:
+  accel bench --model tiny --plans balanced,fast,deepcache+guidance --n 48 --out out/bench
+  accel bench --model ./my-pipeline --plans balanced --prompts prompts.txt --n 16 --solvers own
+  accel bench --compare old/results.json new/results.json
+
+Every plan is held against the plain pipeline's own curve over step counts, for each solver that fits. *Frontier gain*
+is the time the plain pipeline needs for a plan's quality, by taking fewer steps with the best solver, over the plan's
+time: above 1 the plan is worth having. Results are kept one by one: a run that was broken off goes on when repeated."""
 
 _CHECK_EXAMPLE = """example:
   accel check tiny --plan balanced
@@ -89,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
     main_parser.add_argument("--version", action="version", version=f"accel {__version__}")
     commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
     _add_generate(commands)
+    _add_bench(commands)
     _add_check(commands)
     commands.add_parser("plans", help="list the presets and techniques", description=_PLANS, allow_abbrev=False)
     return main_parser
@@ -130,6 +142,36 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument(
         "--batch", "--n", type=_whole(1, 64), default=1, metavar="N", help="pictures at once, of seeds SEED, SEED+1, …"
     )
+    _add_placement(command)
+
+
+def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "bench",
+        help="measure plans against the plain pipeline with fewer steps, on many prompts",
+        description="Measure plans beside the plain pipeline's own curve: time, quality, operations and memory.",
+        epilog=_BENCH_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    number = _whole(1, 100_000)
+    command.add_argument("--model", default="tiny", help="bundled name, folder or hub id (default: tiny)")
+    command.add_argument(
+        "--plans", default="balanced,fast", metavar="A,B", help="as --plan elsewhere, separated by commas"
+    )
+    command.add_argument("--prompts", default="bundled", metavar="FILE", help="one per line (default: bundled)")
+    command.add_argument("--n", type=number, default=48, metavar="N", help="prompts, one picture each (default: 48)")
+    command.add_argument("--steps", type=_whole(2, 250), default=25, metavar="N", help="of the plans (default: 25)")
+    command.add_argument("--solvers", metavar="A,B", help="own, dpm++ (default: all that fit)")
+    command.add_argument("--rounds", type=number, default=5, metavar="N", help="timed rounds (default: 5)")
+    command.add_argument("--batch", type=number, default=8, metavar="N", help="pictures at once, untimed (default: 8)")
+    command.add_argument("--seed", type=_whole(0, 2**63 - 1), default=0, metavar="N", help="(default: 0)")
+    command.add_argument(
+        "--guidance", type=_scale, metavar="X", help="guidance scale (default: the pipeline's, tiny: 4)"
+    )
+    command.add_argument("--size", type=_whole(1, 8192), metavar="N", help="edge in pixels (default: the pipeline's)")
+    command.add_argument("--out", default="out/bench", metavar="DIR", help="folder (default: out/bench)")
+    command.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="what changed between two results")
     _add_placement(command)
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,6 +101,31 @@ def loading() -> Iterator[list[str]]:
             log.setLevel(level)
     for text in said:
         warnings.warn(text, AccelWarning, stacklevel=2)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error for each phase, with the time left; nothing where nobody is watching.
+
+    Call what is handed out with the phase, how much of it is done and how much there is.
+    """
+    from tqdm import tqdm
+
+    bars: dict[str, Any] = {}
+
+    def show(phase: str, done: int, total: int) -> None:
+        if phase not in bars:
+            for bar in bars.values():
+                bar.close()
+            # initial: what an earlier run has done already says nothing about the speed of this one
+            bars[phase] = tqdm(desc=phase, total=total, initial=done, leave=False, disable=None)
+        bars[phase].update(done - bars[phase].n)
+
+    try:
+        yield show
+    finally:
+        for bar in bars.values():
+            bar.close()
 
 
 class _Collect(logging.Handler):

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from accel import registry
+from accel import registry, spelling
 from accel.errors import AccelError
 from accel.fingerprint import Fingerprint
 from accel.technique import Technique
@@ -36,7 +36,8 @@ class Plan:
     def of(cls, what: Any) -> Plan:
         """A plan from a plan, its JSON form, a technique, several of them, or a text.
 
-        A text is the name of a preset or a technique, several of them joined by ``+``, or the path of a ``.json`` file.
+        A text is the name of a preset or a technique, the latter with settings where wanted
+        (``"deepcache(interval=3)"``), several of them joined by ``+``, or the path of a ``.json`` file.
         """
         if isinstance(what, Plan):
             return what
@@ -56,10 +57,11 @@ class Plan:
     def _named(cls, text: str) -> Plan:
         if text in presets():
             return cls.from_dict(json.loads(_preset_file(text).read_text()))
-        if "+" in text:
-            return cls.of(text.split("+"))
-        if text in registry.names():
-            return cls((registry.find(text)(),))
+        if len(parts := spelling.split(text, "+")) > 1:
+            return cls.of(parts)
+        if text.partition("(")[0] in registry.names():
+            name, settings = spelling.call(text)
+            return cls((registry.find(name).from_settings(settings),))
         near = difflib.get_close_matches(text, [*presets(), *registry.names()], n=1)
         known = f"presets are {', '.join(presets())}, techniques {', '.join(registry.names())}"
         hint = f"did you mean {near[0]}?" if near else known

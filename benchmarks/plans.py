@@ -1,158 +1,67 @@
-"""Plans against the plain pipeline, and against the plain pipeline with fewer steps.
+"""Plans against the plain pipeline with fewer steps, at 25, 15 and 50 steps: the numbers of README and docs.
 
-    python benchmarks/plans.py --model tiny --steps 25 --plans balanced fast tgate
+    python benchmarks/plans.py
 
-Quality is PSNR to the plain picture of the same seed with four times the steps, on held-out prompts. Time is one
-picture, all arms taking turns. *Frontier gain* is the time the plain pipeline needs for the plan's quality (step count
-interpolated) over the plan's time: above 1 the plan beats simply taking fewer steps.
+This is ``accel bench`` with fixed arguments. Results go to ``results/plans-<steps>``; broken off, it goes on when it is
+repeated. At the end ``docs/benchmarks.md`` is written from them.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import warnings
-from collections.abc import Callable
-from typing import Any
+import shutil
+from pathlib import Path
 
-import torch
-from common import draw, prompts, subject, write
-from diffusers import DiffusionPipeline, DPMSolverMultistepScheduler
+from accel import cli
 
-import accel
-from accel.measure.frontier import Point, gain
-from accel.measure.quality import psnr
-from accel.measure.timing import Ratio, interleaved, ratio
-from accel.tables import aligned
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
-CURVE = (6, 8, 10, 12, 15, 20, 25, 30, 40)
-"""Step counts of the plain pipeline's own curve."""
+RUNS = {25: 48, 15: 24, 50: 12}
+"""Steps of the plans to number of prompts."""
 
 PLANS = (
     "balanced",
     "fast",
     "deepcache",
-    '[{"name": "deepcache", "how": "reuse"}]',
+    "deepcache(how=reuse)",
     "guidance",
-    '[{"name": "guidance", "how": "reuse"}]',
+    "guidance(how=reuse)",
     "tgate",
-    '[{"name": "tgate", "cutoff": "cond"}]',
+    "tgate(cutoff=cond)",
 )
 """The presets, and what they are made of, each with the predictor it has in its paper beside ours."""
 
 
 def main() -> None:
-    """Measure every plan with the pipeline's own solver and with DPM++ 2M, print the tables, write the JSON."""
-    options = _options()
-    texts = prompts(options.prompts)
-    result: dict[str, Any] = {"model": options.model, "steps": options.steps, "prompts": texts, "solvers": {}}
-    for name, make in {"own": None, "dpm++": _dpm}.items():
-        result["solvers"][name] = measured = _measure(make, texts, options)
-        print(f"\nsolver: {name}, {options.steps} steps\n{aligned(*_table(measured))}")
-    print(write(f"plans-{options.steps}", result))
+    """Measure, then write the page."""
+    for steps, prompts in RUNS.items():
+        folder = RESULTS / f"plans-{steps}"
+        arguments = ["--steps", str(steps), "--n", str(prompts), "--rounds", "5", "--out", str(folder)]
+        if cli.main(["bench", "--model", "tiny", "--plans", ",".join(PLANS), *arguments]):
+            raise SystemExit(1)
+    PAGE.write_text(_page(), encoding="utf-8")
 
 
-def _measure(make: Callable[[Any], Any] | None, texts: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """One solver's table: the plain curve and every plan."""
-    plain = _pipe(options.model, make)
-    reference = draw(plain, texts, 4 * options.steps)
-    steps = sorted({options.steps, *(n for n in CURVE if n <= 2 * options.steps)})
-    arms = {f"plain {n}": _Arm(plain, None, n, texts[:1]) for n in steps}
-    for plan in map(_plan, options.plans):
-        arms[str(plan)] = _Arm(_pipe(options.model, make), plan, options.steps, texts[:1])
-    quality = {name: psnr(arm.pictures(texts), reference).tolist() for name, arm in arms.items()}
-    seconds = interleaved(arms, options.rounds)
-    curve = [_point(seconds, quality, f"plain {n}") for n in steps]
-    base = f"plain {options.steps}"
-    return {name: _row(seconds, quality, name, base, curve, arm) for name, arm in arms.items()}
+def _page() -> str:
+    parts = ["# Benchmarks\n", f"Written by `benchmarks/plans.py` from `benchmarks/results`.\n\n{_EXPLAINED}"]
+    for steps in RUNS:
+        folder = RESULTS / f"plans-{steps}"
+        picture = f"images/front-{steps}.png"
+        shutil.copy(folder / "front.png", PAGE.parent / picture)
+        title, _, body = (folder / "results.md").read_text(encoding="utf-8").partition("\n")
+        parts.append(f"#{title}\n{body}\n![Time against quality at {steps} steps]({picture})\n")
+    return "\n".join(parts)
 
 
-class _Arm:
-    """A way to draw: a pipeline, maybe with a plan attached for good (attaching is not timed)."""
-
-    def __init__(self, pipe: DiffusionPipeline, plan: accel.Plan | None, steps: int, timed: list[str]):
-        self.pipe, self.plan, self.steps, self.timed = pipe, plan, steps, timed
-        if plan is not None:
-            accel.accelerate(pipe, plan)
-
-    def __call__(self) -> None:
-        self.pictures(self.timed)
-
-    def pictures(self, texts: list[str]) -> torch.Tensor:
-        return draw(self.pipe, texts, self.steps)
-
-
-def _row(
-    seconds: dict[str, list[float]],
-    quality: dict[str, list[float]],
-    name: str,
-    base: str,
-    curve: list[Point],
-    arm: _Arm,
-) -> dict[str, Any]:
-    speed: Ratio = ratio(seconds[base], seconds[name])
-    row: dict[str, Any] = {
-        "steps": arm.steps,
-        "seconds": seconds[name],
-        "psnr": quality[name],
-        "psnr_mean": statistics.mean(quality[name]),
-        "speed_up": vars(speed),
-    }
-    if arm.plan is not None:
-        row["plan"] = arm.plan.to_dict()
-        row["frontier_gain"] = gain(curve, _point(seconds, quality, name))
-    return row
-
-
-def _point(seconds: dict[str, list[float]], quality: dict[str, list[float]], name: str) -> Point:
-    return Point(statistics.median(seconds[name]), statistics.mean(quality[name]))
-
-
-def _table(measured: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    head = ["what", "speed-up", "95 % interval", "PSNR (dB)", "frontier gain"]
-    body = []
-    for name, row in measured.items():
-        speed, profit = row["speed_up"], row.get("frontier_gain", 1.0)
-        body.append(
-            [
-                name,
-                f"{speed['value']:.2f}",
-                f"{speed['low']:.2f} to {speed['high']:.2f}",
-                f"{row['psnr_mean']:.1f}",
-                "outside the curve" if profit is None else f"{profit:.2f}",
-            ]
-        )
-    return head, body
-
-
-def _plan(text: str) -> accel.Plan:
-    """A preset's or technique's name, a plan file, or a JSON list of techniques."""
-    if text.startswith("["):
-        return accel.Plan.from_dict({"techniques": json.loads(text)})
-    return accel.Plan.of(text)
-
-
-def _dpm(config: Any) -> DPMSolverMultistepScheduler:
-    return DPMSolverMultistepScheduler.from_config(config)
-
-
-def _pipe(model: str, make: Callable[[Any], Any] | None) -> DiffusionPipeline:
-    pipe = subject(model)
-    if make is not None:
-        pipe.scheduler = make(pipe.scheduler.config)
-    return pipe
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny")
-    parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--plans", nargs="+", default=PLANS, metavar="PLAN", help="preset, technique, file or JSON")
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
-    warnings.simplefilter("ignore", accel.AccelWarning)  # short runs may leave a plan nothing to predict
-    return parser.parse_args()
+_EXPLAINED = """- *Speed-up*: of one picture, all arms taking turns; median over the rounds, with its 95 % interval.
+- *PSNR*, *SSIM*: to the plain picture of the same seed with four times the steps; mean over prompts.
+- *All facts right*: share of pictures in which the reader finds every fact the prompt states.
+- *KID*: distance to rendered scenes in the reader's features.
+- *Frontier gain*: the time the plain pipeline needs for the same PSNR, by taking fewer steps with the best solver, over
+  the plan's time; intervals over prompts and rounds. Above 1 the plan is worth having.
+- *At equal content*: the same, for the fastest plain way whose share of right pictures is at most one point below the
+  long run's, where the plan's is as well.
+"""
 
 
 if __name__ == "__main__":

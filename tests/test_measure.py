@@ -69,9 +69,9 @@ def test_arms_take_turns_after_a_warm_up_that_does_not_count() -> None:
 def test_frontier_gain_interpolates_the_plain_curve_and_never_extrapolates() -> None:
     curve = [Point(1.0, 30.0), Point(2.0, 40.0), Point(4.0, 44.0)]
     assert seconds_at(curve, 35.0) == pytest.approx(1.5)
-    assert gain(curve, Point(1.0, 42.0)) == pytest.approx(3.0)
-    assert gain(curve, Point(2.0, 35.0)) == pytest.approx(0.75)
-    assert gain(curve, Point(1.0, 45.0)) is None and gain(curve, Point(1.0, 29.0)) is None
+    assert gain([curve], Point(1.0, 42.0)) == pytest.approx(3.0)
+    assert gain([curve], Point(2.0, 35.0)) == pytest.approx(0.75)
+    assert gain([curve], Point(1.0, 45.0)) is None and gain([curve], Point(1.0, 29.0)) is None
 
 
 def test_psnr_is_per_picture() -> None:

@@ -12,8 +12,9 @@ import torch
 from accel.commands.drawing import Drawn, Request, draw, longest
 from accel.errors import AccelWarning
 from accel.handle import accelerate
+from accel.measure.intervals import Interval
 from accel.measure.quality import psnr
-from accel.measure.timing import Ratio, interleaved, ratio
+from accel.measure.timing import interleaved, ratio
 from accel.plan import Plan
 from accel.report import Report
 
@@ -45,7 +46,7 @@ class Comparison:
     accelerated: torch.Tensor
     plain_seconds: list[float]
     accelerated_seconds: list[float]
-    speed_up: Ratio
+    speed_up: Interval
     psnr: float
     """Between the two."""
     reference_steps: int

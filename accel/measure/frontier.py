@@ -1,8 +1,8 @@
-"""The honest baseline: what the plain pipeline achieves in the same time, just by taking fewer steps."""
+"""The honest baseline: what the plain pipeline achieves just by taking fewer steps, with the best solver for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -27,10 +27,21 @@ def seconds_at(curve: Sequence[Point], quality: float) -> float | None:
     return None
 
 
-def gain(curve: Sequence[Point], plan: Point) -> float | None:
+def gain(curves: Iterable[Sequence[Point]], plan: Point) -> float | None:
     """Frontier gain: time of the plain pipeline at equal quality over the plan's time.
 
-    Above 1 the plan beats taking fewer steps. ``None`` when its quality is outside of the measured curve.
+    Above 1 the plan beats taking fewer steps. ``curves`` are the plain pipeline's, one per solver; the
+    fastest counts. ``None`` when the plan's quality is outside of all of them.
     """
-    plain = seconds_at(curve, plan.quality)
-    return None if plain is None else plain / plan.seconds
+    times = [seconds for curve in curves if (seconds := seconds_at(curve, plan.quality)) is not None]
+    return min(times) / plan.seconds if times else None
+
+
+def content_gain(points: Iterable[Point], plan: Point, target: float) -> float | None:
+    """The same for a quality that saturates, as a share of right pictures does.
+
+    Time of the fastest plain way to reach ``target`` over the plan's time. ``None`` when the plan, or every
+    plain way, stays below it.
+    """
+    reached = [point.seconds for point in points if point.quality >= target]
+    return min(reached) / plan.seconds if reached and plan.quality >= target else None

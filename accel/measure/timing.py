@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
-import random
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from accel.measure.intervals import Interval, median
+
 Arm = Callable[[], object]
 """One thing to time. It must leave no work queued: CUDA devices are synchronised around it."""
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A median ratio with a 95 % bootstrap interval over the paired rounds."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
 def interleaved(
@@ -35,30 +22,39 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Seconds of every arm in every round: A B C, A B C, … after ``warm_up`` rounds that do not count.
 
-    The order rotates from round to round, so that no arm always follows the same one. ``clock`` is
-    wall time; ``time.process_time`` counts only what this process computed, which other work on the
-    machine does not change.
+    ``clock`` is wall time; ``time.process_time`` counts only what this process computed, which other
+    work on the machine does not change.
     """
-    names = list(arms)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(-warm_up, rounds):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
-            elapsed = _timed(arms[name], clock)
+        for name in turn(list(arms), number):
+            elapsed = timed(arms[name], clock)
             if number >= 0:
                 seconds[name].append(elapsed)
     return seconds
 
 
-def ratio(numerator: Sequence[float], denominator: Sequence[float], resamples: int = 2000, seed: int = 0) -> Ratio:
+def turn(names: Sequence[str], number: int) -> list[str]:
+    """The order of the arms in round ``number``: it rotates, so that no arm always follows the same one."""
+    shift = number % len(names)
+    return [*names[shift:], *names[:shift]]
+
+
+def timed(arm: Arm, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of ``arm()`` by ``clock``."""
+    _synchronise()
+    began = clock()
+    arm()
+    _synchronise()
+    return clock() - began
+
+
+def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
     """Median over the rounds of ``numerator`` by ``denominator``.
 
     Each round is its own comparison, so a machine that is slow for a while slows both sides of it.
     """
-    draw = random.Random(seed)
-    rounds = [above / below for above, below in zip(numerator, denominator, strict=True)]
-    values = sorted(statistics.median(draw.choices(rounds, k=len(rounds))) for _ in range(resamples))
-    return Ratio(statistics.median(rounds), values[int(0.025 * resamples)], values[int(0.975 * resamples)])
+    return median([above / below for above, below in zip(numerator, denominator, strict=True)])
 
 
 def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
@@ -74,14 +70,6 @@ def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
         "torch": torch.__version__,
         "diffusers": diffusers.__version__,
     }
-
-
-def _timed(arm: Arm, clock: Callable[[], float]) -> float:
-    _synchronise()
-    began = clock()
-    arm()
-    _synchronise()
-    return clock() - began
 
 
 def _synchronise() -> None:

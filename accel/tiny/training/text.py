@@ -37,7 +37,7 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "role": (None, *((relation, index) for relation in RELATIONS for index in (0, 1))),
 }
 _GROUNDS = (None, *BACKGROUNDS, *LANDSCAPES)
-_ABSENT = {"noun": None, "colour": None, "count": 0, "scale": None, "place": None, "role": None}
+_ABSENT: dict[str, object] = {"noun": None, "colour": None, "count": 0, "scale": None, "place": None, "role": None}
 
 Facts = list[tuple[int, dict[str, object]]]
 """Token index and the facts that token must state."""

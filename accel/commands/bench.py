@@ -1,0 +1,120 @@
+"""``accel bench``: plans against the plain pipeline and against fewer steps, on many prompts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accel import console, spelling, tiny
+from accel.commands.generate import BUNDLED_GUIDANCE
+from accel.errors import AccelError
+
+BUNDLED = "bundled"
+JOURNAL, RESULTS, PAGE, PLOT = "journal.jsonl", "results.json", "results.md", "front.png"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and write the results into ``--out``, or compare two results files."""
+    if options.compare:
+        from accel.measure.tabulate import changes
+
+        print(changes(*(_results(path) for path in options.compare)))
+        return 0
+    folder = _folder(options.out)
+    with console.quiet_libraries():
+        rows = _measure(options, folder)
+    print(rows)
+    print(f"wrote {RESULTS}, {PAGE} and {PLOT} to {folder}; the same command again measures only what is missing")
+    return 0
+
+
+def _measure(options: argparse.Namespace, folder: Path) -> str:
+    from accel.commands.drawing import open_pipeline  # torch and diffusers: not for `accel --help`
+    from accel.measure import arms, extras, results, tabulate
+    from accel.measure.bench import Bench, Setup
+    from accel.measure.plot import pareto
+    from accel.plan import Plan
+
+    extras.torchmetrics(), extras.pyplot()  # missing packages are told before hours of work
+    plans = [Plan.of(text) for text in spelling.split(options.plans, ",")]
+    prompts, judge = _prompts(options)
+    pipe = open_pipeline(options.model, options.device, options.dtype)
+    pipe.set_progress_bar_config(disable=True)
+    known = arms.solvers(pipe)
+    solvers = known if options.solvers is None else _known(spelling.split(options.solvers, ","), known)
+    setup = Setup(
+        model=options.model,
+        prompts=prompts,
+        plans=plans,
+        steps=options.steps,
+        solvers=solvers,
+        rounds=options.rounds,
+        batch=options.batch,
+        seed=options.seed,
+        call=_call(options),
+    )
+    with console.progress() as progress:
+        bench = Bench(pipe, setup, folder / JOURNAL, judge, progress)
+        items = bench.run()
+    rows = results.rows(setup, items, judge)
+    document = results.document(setup, bench.head, items, rows)
+    (folder / RESULTS).write_text(json.dumps(document) + "\n", encoding="utf-8")
+    (folder / PAGE).write_text(tabulate.page(f"{options.model}, {options.steps} steps", bench.head, rows), "utf-8")
+    pareto(rows, folder / PLOT)
+    return tabulate.text(rows)
+
+
+def _prompts(options: argparse.Namespace) -> tuple[list[str], Any]:
+    """The prompts, and the judge that knows what they state, if there is one."""
+    if options.prompts == BUNDLED:
+        from accel.tiny.judging import SceneJudge, mixed
+
+        scenes = mixed(options.n)
+        judge = SceneJudge(scenes) if options.model in tiny.names() and options.size is None else None
+        return [scene.caption for scene in scenes], judge
+    try:
+        lines = Path(options.prompts).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise AccelError(f"prompts file {options.prompts} cannot be read: {reason}") from None
+    prompts = [line.strip() for line in lines if line.strip()]
+    if not prompts:
+        raise AccelError(f"prompts file {options.prompts} is empty: write one prompt per line")
+    return prompts[: options.n], None
+
+
+def _call(options: argparse.Namespace) -> dict[str, Any]:
+    guidance = BUNDLED_GUIDANCE if options.guidance is None and options.model in tiny.names() else options.guidance
+    asked = {"guidance_scale": guidance, "height": options.size, "width": options.size}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _known(asked: Sequence[str], known: Sequence[str]) -> list[str]:
+    if unknown := [name for name in asked if name not in known]:
+        raise AccelError(f"no solver {unknown[0]!r} for this pipeline: there are {', '.join(known)}")
+    return list(asked)
+
+
+def _folder(name: str) -> Path:
+    folder = Path(name).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+        raise AccelError(f"{folder} cannot be written: {reason}; name another folder with --out") from None
+    return folder
+
+
+def _results(path: str) -> dict[str, Any]:
+    file = Path(path)
+    try:
+        loaded = json.loads((file / RESULTS if file.is_dir() else file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        raise AccelError(f"{path} holds no results of accel bench: {reason}") from None
+    if not isinstance(loaded, dict):
+        raise AccelError(f"{path} holds no results of accel bench")
+    return loaded

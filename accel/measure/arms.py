@@ -1,0 +1,85 @@
+"""The ways to draw that a comparison measures: the plain pipeline at several step counts and solvers, and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from diffusers import DPMSolverMultistepScheduler
+
+from accel.errors import AccelError
+from accel.handle import Handle, accelerate
+from accel.plan import Plan
+
+OWN = "own"
+"""The solver that the pipeline comes with."""
+
+SOLVERS = {"dpm++": DPMSolverMultistepScheduler}
+"""Solvers to compare with, by name; each is set up from the configuration of the pipeline's own."""
+
+REFERENCE = 4
+"""The reference is the plain run with this many times the steps."""
+
+_CURVE = (4, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to draw: a step count, a solver, and a plan or none."""
+
+    steps: int
+    solver: str = OWN
+    plan: Plan | None = field(default=None, hash=False)
+
+    @property
+    def name(self) -> str:
+        """For tables and files, for example ``"plain, 10 steps, dpm++"``."""
+        what = "plain" if self.plan is None else self.plan.name or str(self.plan)
+        return f"{what}, {self.steps} steps" + ("" if self.solver == OWN else f", {self.solver}")
+
+    @contextmanager
+    def ready(self, pipe: Any) -> Iterator[Handle | None]:
+        """Inside of the block ``pipe`` has the arm's solver and plan; the plan's handle is handed out."""
+        own = pipe.scheduler
+        if self.solver != OWN:
+            pipe.scheduler = SOLVERS[self.solver].from_config(own.config)
+        try:
+            with nullcontext() if self.plan is None else accelerate(pipe, self.plan) as handle:
+                yield handle
+        finally:
+            pipe.scheduler = own
+
+
+def reference(steps: int) -> Arm:
+    """The arm all pictures are held against: what the solver converges to."""
+    return Arm(REFERENCE * steps)
+
+
+def arms(plans: Sequence[Plan], steps: int, solvers: Sequence[str] = (OWN,)) -> list[Arm]:
+    """For every solver the plain pipeline's own curve, up to twice the steps, and every plan."""
+    counts = sorted({steps, *(n for n in _CURVE if n <= 2 * steps)})
+    plain = [Arm(n, solver) for solver in solvers for n in counts]
+    return [*plain, *(Arm(steps, solver, plan) for solver in solvers for plan in plans)]
+
+
+def solvers(pipe: Any) -> list[str]:
+    """The solvers that fit ``pipe``, its own first."""
+    fitting = [name for name, kind in SOLVERS.items() if kind in pipe.scheduler.compatibles]
+    return [OWN, *(name for name in fitting if not isinstance(pipe.scheduler, SOLVERS[name]))]
+
+
+def draw(pipe: Any, prompts: Sequence[str], seeds: Sequence[int], steps: int, call: Mapping[str, Any]) -> torch.Tensor:
+    """Pictures ``(batch, 3, height, width)`` in 0 … 1 on the CPU; picture ``i`` starts from the noise of ``seeds[i]``.
+
+    Raises:
+        AccelError: when the pipeline makes something other than pictures.
+    """
+    noise = [torch.Generator().manual_seed(seed) for seed in seeds]
+    output = pipe(list(prompts), num_inference_steps=steps, generator=noise, output_type="pt", **call)
+    pictures = getattr(output, "images", None)
+    if not isinstance(pictures, torch.Tensor) or pictures.ndim != 4:
+        raise AccelError(f"{type(pipe).__name__} makes something other than pictures, which is all that is compared")
+    return pictures.detach().to("cpu", torch.float32)

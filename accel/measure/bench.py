@@ -1,0 +1,188 @@
+"""Measure plans and the plain pipeline's own curve, on the same prompts and seeds, taking turns."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accel.errors import AccelError, AccelWarning
+from accel.measure import flops, memory
+from accel.measure.arms import OWN, Arm, arms, draw, reference
+from accel.measure.journal import Item, Journal
+from accel.measure.judging import Judge
+from accel.measure.quality import psnr, ssim
+from accel.measure.timing import machine, timed, turn
+from accel.plan import Plan
+
+FORMAT = 1
+"""Version of the journal and of the results."""
+
+Progress = Callable[[str, int, int], None]
+"""Told what is going on, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is measured.
+
+    Attributes:
+        model: For the record.
+        prompts: What is drawn; prompt ``i`` starts from the noise of ``seed + i``.
+        plans: Held against the plain pipeline.
+        steps: Of the plans' runs.
+        solvers: Names from `accel.measure.arms`.
+        rounds: Timed rounds; in each, every arm draws the first prompt once.
+        batch: Prompts drawn at once where time is not taken.
+        seed: Of the first prompt.
+        call: Further arguments of the pipeline's call.
+    """
+
+    model: str
+    prompts: Sequence[str]
+    plans: Sequence[Plan]
+    steps: int = 25
+    solvers: Sequence[str] = (OWN,)
+    rounds: int = 5
+    batch: int = 8
+    seed: int = 0
+    call: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.prompts:
+            raise AccelError("there is nothing to draw: give at least one prompt")
+        if empty := [i for i, prompt in enumerate(self.prompts) if not prompt.strip()]:
+            raise AccelError(f"prompt {empty[0] + 1} of {len(self.prompts)} is empty: take it out")
+        names = [arm.name for arm in self.arms]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise AccelError(f"asked for twice: {', '.join(sorted(twice))}")
+
+    @property
+    def arms(self) -> list[Arm]:
+        """Every way to draw, the reference last."""
+        return [*arms(self.plans, self.steps, self.solvers), reference(self.steps)]
+
+    def head(self, pipe: Any) -> Item:
+        """The first line of the journal: whatever would make results incomparable."""
+        plain = asdict(self) | {"plans": [plan.to_dict() for plan in self.plans]}
+        del plain["batch"]
+        return {
+            "format": FORMAT,
+            "machine": machine(pipe.device),
+            "dtype": str(pipe.dtype).removeprefix("torch."),
+            "weights": _mark(pipe),
+            **plain,
+        }
+
+
+def _mark(pipe: Any) -> str:
+    """Tells one set of weights from another by a few values of every parameter."""
+    mark = 0
+    for part in pipe.components.values():
+        if isinstance(part, torch.nn.Module):
+            for parameter in part.parameters():
+                mark = zlib.crc32(parameter.detach().flatten()[:16].float().cpu().numpy().tobytes(), mark)
+    return f"{mark:08x}"
+
+
+class Bench:
+    """A measurement that can be broken off and gone on with."""
+
+    def __init__(
+        self, pipe: Any, setup: Setup, path: Path, judge: Judge | None = None, progress: Progress | None = None
+    ) -> None:
+        self.pipe, self.setup, self.judge = pipe, setup, judge
+        self.head = setup.head(pipe)
+        self.journal = Journal(path, self.head)
+        self._progress = progress or (lambda what, done, total: None)
+
+    def run(self) -> list[Item]:
+        """Measure what the journal lacks; returns all results."""
+        with warnings.catch_warnings():
+            # Short runs leave a plan nothing to predict: the table has that as "predicted 0".
+            warnings.simplefilter("ignore", AccelWarning)
+            self._draw_all()
+            self._count_all()
+            self._time_all()
+        return self.journal.items
+
+    # Quality
+
+    def _draw_all(self) -> None:
+        done = {(item["arm"], item["prompt"]) for item in self.journal.of("picture")}
+        chunks = list(self._chunks())
+        for number, rows in enumerate(chunks):
+            self._progress("drawing", number, len(chunks))
+            missing = [arm for arm in self.setup.arms if any((arm.name, row) not in done for row in rows)]
+            if missing:
+                truth = self._draw(reference(self.setup.steps), rows)
+                for arm in missing:
+                    self._judge(arm, [row for row in rows if (arm.name, row) not in done], rows, truth)
+
+    def _chunks(self) -> Iterator[list[int]]:
+        count, size = len(self.setup.prompts), self.setup.batch
+        yield from (list(range(start, min(start + size, count))) for start in range(0, count, size))
+
+    def _draw(self, arm: Arm, rows: Sequence[int]) -> torch.Tensor:
+        prompts, seeds = [self.setup.prompts[row] for row in rows], [self.setup.seed + row for row in rows]
+        with arm.ready(self.pipe):
+            return draw(self.pipe, prompts, seeds, arm.steps, self.setup.call)
+
+    def _judge(self, arm: Arm, wanted: Sequence[int], rows: Sequence[int], truth: torch.Tensor) -> None:
+        same = arm == reference(self.setup.steps)
+        pictures = truth if same else self._draw(arm, rows)
+        distances, likeness = psnr(pictures, truth).tolist(), ssim(pictures, truth).tolist()
+        judged = self._facts(pictures, rows)
+        for i, row in enumerate(rows):
+            if row in wanted:
+                quality = {"psnr": None if distances[i] == float("inf") else distances[i], "ssim": likeness[i]}
+                self.journal.add({"kind": "picture", "arm": arm.name, "prompt": row, **quality, **judged[i]})
+
+    def _facts(self, pictures: torch.Tensor, rows: Sequence[int]) -> list[Item]:
+        if self.judge is None:
+            return [{"facts": None, "features": None}] * len(rows)
+        facts, features = self.judge.facts(pictures, rows), self.judge.features(pictures).tolist()
+        short = [[round(value, 4) for value in row] for row in features]
+        return [{"facts": f, "features": v} for f, v in zip(facts, short, strict=True)]
+
+    # Cost
+
+    def _count_all(self) -> None:
+        done = {item["arm"] for item in self.journal.of("cost")}
+        for number, arm in enumerate(self.setup.arms):
+            self._progress("counting", number, len(self.setup.arms))
+            if arm.name not in done:
+                self.journal.add({"kind": "cost", "arm": arm.name, **self._cost(arm)})
+
+    def _cost(self, arm: Arm) -> Item:
+        counted: list[flops.Flops] = []
+        with arm.ready(self.pipe) as handle:
+            peak = memory.peak(lambda: counted.append(flops.count(lambda: self._first(arm))), self.pipe.device)
+            report = handle.report() if handle else None
+        cost: Item = {"flops": counted[0].total, "peak_bytes": peak.bytes, "peak_source": peak.source}
+        return cost | {"predicted": report.predicted if report else 0, "report": report.to_dict() if report else None}
+
+    # Time
+
+    def _time_all(self) -> None:
+        done, names = len(self.journal.of("round")), {arm.name: arm for arm in self.setup.arms}
+        if done < self.setup.rounds:
+            self._round(names, 0)  # warm-up
+        for number in range(done, self.setup.rounds):
+            self._progress("timing", number, self.setup.rounds)
+            self.journal.add({"kind": "round", "seconds": self._round(names, number)})
+
+    def _round(self, by_name: dict[str, Arm], number: int) -> dict[str, float]:
+        seconds = {}
+        for name in turn(list(by_name), number):
+            with by_name[name].ready(self.pipe):  # attaching is not timed
+                seconds[name] = timed(lambda: self._first(by_name[name]))
+        return seconds
+
+    def _first(self, arm: Arm) -> torch.Tensor:
+        return draw(self.pipe, self.setup.prompts[:1], [self.setup.seed], arm.steps, self.setup.call)
