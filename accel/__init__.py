@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from accel.handle import check as check
     from accel.handle import handles as handles
     from accel.loading import load as load
+    from accel.measure.tune import tune as tune
     from accel.plan import Plan as Plan
     from accel.plan import presets as presets
     from accel.registry import register as register
@@ -45,6 +46,7 @@ _PUBLIC = {
     "load": "accel.loading",
     "presets": "accel.plan",
     "register": "accel.registry",
+    "tune": "accel.measure.tune",
 }
 
 __all__ = ["__version__", *_PUBLIC]

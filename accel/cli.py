@@ -1,4 +1,4 @@
-"""The command line: ``accel generate``, ``accel bench``, ``accel check``, ``accel plans``.
+"""The command line: ``accel generate``, ``bench``, ``tune``, ``check`` and ``plans``.
 
 Only the parser lives here; a command is imported when it is called, so that help comes at once. Whatever a user can
 mend is one line on standard error and exit code 2.
@@ -18,7 +18,7 @@ from typing import NoReturn
 from accel import __version__, console
 from accel.errors import AccelError
 
-COMMANDS = ("generate", "bench", "check", "plans")
+COMMANDS = ("generate", "bench", "tune", "check", "plans")
 
 _EXAMPLES = """examples:
   accel generate "two green squares and a red star" --compare --seed 7
@@ -27,6 +27,8 @@ _EXAMPLES = """examples:
       your own pipeline, two techniques by name
   accel bench --plans balanced,fast --n 48
       which plan beats taking fewer steps, by how much, at what quality?
+  accel tune --floor "40 dB" --out plan.json
+      the fastest plan that stays so close to the long run, if any beats fewer steps
   accel check ./my-pipeline --plan fast
       does this plan keep its promises on this pipeline?
   accel plans
@@ -47,6 +49,13 @@ _BENCH_EXAMPLE = """examples:
 Every plan is held against the plain pipeline's own curve over step counts, for each solver that fits. *Frontier gain*
 is the time the plain pipeline needs for a plan's quality, by taking fewer steps with the best solver, over the plan's
 time: above 1 the plan is worth having. Results are kept one by one: a run that was broken off goes on when repeated."""
+
+_TUNE_EXAMPLE = """examples:
+  accel tune --model tiny --floor "40 dB" --minutes 10 --out plan.json
+  accel tune --model tiny --floor "1 point" --n 64 --out plan.json
+
+A floor in dB is the mean distance (PSNR) to the plain picture of the same seed with four times the steps. A floor in
+points is how many pictures in a hundred may lose a fact their prompt states; it needs the bundled prompts and model."""
 
 _CHECK_EXAMPLE = """example:
   accel check tiny --plan balanced
@@ -101,6 +110,7 @@ def parser() -> argparse.ArgumentParser:
     commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
     _add_generate(commands)
     _add_bench(commands)
+    _add_tune(commands)
     _add_check(commands)
     commands.add_parser("plans", help="list the presets and techniques", description=_PLANS, allow_abbrev=False)
     return main_parser
@@ -155,24 +165,47 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
         allow_abbrev=False,
     )
     number = _whole(1, 100_000)
-    command.add_argument("--model", default="tiny", help="bundled name, folder or hub id (default: tiny)")
     command.add_argument(
         "--plans", default="balanced,fast", metavar="A,B", help="as --plan elsewhere, separated by commas"
     )
+    command.add_argument("--solvers", metavar="A,B", help="own, dpm++ (default: all that fit)")
+    command.add_argument("--rounds", type=number, default=5, metavar="N", help="timed rounds (default: 5)")
+    command.add_argument("--out", default="out/bench", metavar="DIR", help="folder (default: out/bench)")
+    command.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="what changed between two results")
+    _add_subject(command)
+    _add_placement(command)
+
+
+def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "tune",
+        help="find the fastest plan whose quality stays above a floor",
+        description="Search techniques, their settings, step counts and solvers for the fastest that keeps a floor.",
+        epilog=_TUNE_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_argument("--floor", default="40 dB", help="'40 dB' or '1 point' (default: 40 dB)")
+    command.add_argument("--minutes", type=_scale, default=20.0, metavar="X", help="time to search (default: 20)")
+    command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
+    command.add_argument("--why", action="store_true", help="say of every other plan why it was not chosen")
+    _add_subject(command)
+    _add_placement(command)
+
+
+def _add_subject(command: argparse.ArgumentParser) -> None:
+    """What bench and tune draw."""
+    number = _whole(1, 100_000)
+    command.add_argument("--model", default="tiny", help="bundled name, folder or hub id (default: tiny)")
     command.add_argument("--prompts", default="bundled", metavar="FILE", help="one per line (default: bundled)")
     command.add_argument("--n", type=number, default=48, metavar="N", help="prompts, one picture each (default: 48)")
     command.add_argument("--steps", type=_whole(2, 250), default=25, metavar="N", help="of the plans (default: 25)")
-    command.add_argument("--solvers", metavar="A,B", help="own, dpm++ (default: all that fit)")
-    command.add_argument("--rounds", type=number, default=5, metavar="N", help="timed rounds (default: 5)")
     command.add_argument("--batch", type=number, default=8, metavar="N", help="pictures at once, untimed (default: 8)")
     command.add_argument("--seed", type=_whole(0, 2**63 - 1), default=0, metavar="N", help="(default: 0)")
     command.add_argument(
         "--guidance", type=_scale, metavar="X", help="guidance scale (default: the pipeline's, tiny: 4)"
     )
     command.add_argument("--size", type=_whole(1, 8192), metavar="N", help="edge in pixels (default: the pipeline's)")
-    command.add_argument("--out", default="out/bench", metavar="DIR", help="folder (default: out/bench)")
-    command.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="what changed between two results")
-    _add_placement(command)
 
 
 def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from accel.clock import Clock
@@ -41,6 +42,8 @@ class Technique(ABC):
     """The paper it comes from."""
     families: ClassVar[tuple[Family, ...]] = ("unet", "dit")
     lossless: ClassVar[bool] = False
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = MappingProxyType({})
+    """Settings worth trying, for `accel.tune`; every combination of them must be valid."""
 
     @property
     @abstractmethod

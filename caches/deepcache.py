@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from accel.caches.executor import Executor
 from accel.caches.predict import ORDER
@@ -27,6 +28,7 @@ class DeepCache(Technique):
     name: ClassVar[str] = "deepcache"
     summary: ClassVar[str] = "the denoiser's deep part on some steps, its output extrapolated on the rest"
     source: ClassVar[str] = "arXiv:2312.00858"
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"interval": (2, 3, 4), "warm_up": (2, 3)}
 
     interval: int = 2
     """Compute every ``interval``-th step after the warm-up."""

@@ -11,7 +11,7 @@ cache contexts ``cond`` and ``uncond``, in this order. Anything else is computed
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -195,6 +195,7 @@ class GuidanceCache(Technique):
 
     name: ClassVar[str] = "guidance"
     summary: ClassVar[str] = "the unconditional half of guidance on some steps, its difference extrapolated on the rest"
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"interval": (2, 3, 4), "warm_up": (2, 3)}
 
     interval: int = 2
     """Compute every ``interval``-th difference after the warm-up."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from accel.caches.executor import Executor
 from accel.caches.guidance import GuidanceExecutor, Survivor
@@ -30,6 +31,7 @@ class TGate(Technique):
     name: ClassVar[str] = "tgate"
     summary: ClassVar[str] = "cross-attention frozen after a gate step, self-attention at intervals, guidance cut off"
     source: ClassVar[str] = "arXiv:2404.02747"
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"gate": (0.4, 0.6), "cutoff": (None, "cond")}
 
     gate: int | float = 0.4
     """First frozen step: a whole number of steps, or a fraction of the run."""

@@ -40,7 +40,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> str:
 
     extras.torchmetrics(), extras.pyplot()  # missing packages are told before hours of work
     plans = [Plan.of(text) for text in spelling.split(options.plans, ",")]
-    prompts, judge = _prompts(options)
+    prompts, judge = prompts_and_judge(options)
     pipe = open_pipeline(options.model, options.device, options.dtype)
     pipe.set_progress_bar_config(disable=True)
     known = arms.solvers(pipe)
@@ -54,7 +54,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> str:
         rounds=options.rounds,
         batch=options.batch,
         seed=options.seed,
-        call=_call(options),
+        call=call_arguments(options),
     )
     with console.progress() as progress:
         bench = Bench(pipe, setup, folder / JOURNAL, judge, progress)
@@ -67,7 +67,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> str:
     return tabulate.text(rows)
 
 
-def _prompts(options: argparse.Namespace) -> tuple[list[str], Any]:
+def prompts_and_judge(options: argparse.Namespace) -> tuple[list[str], Any]:
     """The prompts, and the judge that knows what they state, if there is one."""
     if options.prompts == BUNDLED:
         from accel.tiny.judging import SceneJudge, mixed
@@ -86,7 +86,8 @@ def _prompts(options: argparse.Namespace) -> tuple[list[str], Any]:
     return prompts[: options.n], None
 
 
-def _call(options: argparse.Namespace) -> dict[str, Any]:
+def call_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """What the pipeline's call is given besides prompts, steps and noise."""
     guidance = BUNDLED_GUIDANCE if options.guidance is None and options.model in tiny.names() else options.guidance
     asked = {"guidance_scale": guidance, "height": options.size, "width": options.size}
     return {name: value for name, value in asked.items() if value is not None}

@@ -1,0 +1,44 @@
+"""``accel tune``: find the fastest plan that keeps a floor, and save it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from accel import console
+from accel.commands.bench import call_arguments, prompts_and_judge
+from accel.errors import AccelError
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tune, print the verdict and what was rejected why, and write the plan to ``--out``."""
+    file = Path(options.out).expanduser()
+    if file.is_dir() or not file.parent.is_dir():
+        raise AccelError(f"{file} cannot be written: name a file in a folder that exists with --out")
+    with console.quiet_libraries():
+        from accel.commands.drawing import open_pipeline  # torch and diffusers: not for `accel --help`
+        from accel.measure.tune import Floor, tune
+
+        floor = Floor.of(options.floor)
+        prompts, judge = prompts_and_judge(options)
+        pipe = open_pipeline(options.model, options.device, options.dtype)
+        pipe.set_progress_bar_config(disable=True)
+        found = tune(
+            pipe,
+            prompts,
+            floor,
+            steps=options.steps,
+            budget=60 * options.minutes,
+            judge=judge,
+            call=call_arguments(options),
+            seed=options.seed,
+            batch=options.batch,
+        )
+    if options.why:
+        for name, reason in found.rejected.items():
+            print(f"{name}: {reason}")
+    print(found)
+    if found.plan.techniques:
+        found.plan.save(file)
+        print(f"wrote the plan to {file}: use it with --plan {file}")
+    return 0

@@ -1,0 +1,182 @@
+"""The search for the fastest plan above a floor: on a planted pipeline, and once on the bundled one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import accel
+from accel import cli
+from accel.caches.deepcache import DeepCache
+from accel.caches.guidance import GuidanceCache
+from accel.errors import AccelError
+from accel.measure.arms import Arm
+from accel.measure.intervals import Interval
+from accel.measure.search import Found, search
+from accel.measure.space import candidates, plans
+from accel.measure.tune import Floor, Tuned, tune
+from accel.plan import Plan
+
+SEARCHED, FRESH = range(16), range(16, 32)
+
+PLAIN = [Arm(steps) for steps in (20, 15, 12, 10, 8, 6, 4)]
+PLANS = [Plan((DeepCache(interval=i, warm_up=w),)) for i in (2, 3, 4) for w in (2, 3)]
+PLANS += [Plan((GuidanceCache(interval=i),)) for i in (2, 3)]
+CANDIDATES = [Arm(steps, "own", plan) for plan in PLANS for steps in (20, 16, 12)]
+
+
+class Planted:
+    """Plain: one second and one dB a step. DeepCache saves much and loses a little, guidance the other way round.
+
+    ``overfitted`` is an arm that is perfect on the prompts it was searched on only.
+    """
+
+    def __init__(self, floor: float, overfitted: Arm | None = None, loss: float = 1.0):
+        self.floor, self.overfitted, self.loss = floor, overfitted, loss
+        self.drawn = 0
+        self.hardness = [random.Random(row).gauss(0, 1) for row in range(32)]
+
+    def margins(self, arm: Arm, rows: Sequence[int]) -> list[float]:
+        self.drawn += len(rows)
+        lost = sum(self._lost(technique) for technique in (arm.plan.techniques if arm.plan else ()))
+        found = []
+        for row in rows:
+            quality = 20 + arm.steps - self.loss * lost + self.hardness[row]
+            found.append((99.0 if arm == self.overfitted and row in SEARCHED else quality) - self.floor)
+        return found
+
+    @staticmethod
+    def _lost(technique: object) -> float:
+        if isinstance(technique, DeepCache):
+            return {2: 1.0, 3: 4.0, 4: 9.0}[technique.interval] + (technique.warm_up == 2)
+        return 6.0
+
+    def expected(self, arm: Arm) -> float:
+        saved = 1.0
+        for technique in arm.plan.techniques if arm.plan else ():
+            saved *= {2: 0.6, 3: 0.5, 4: 0.45}[technique.interval] if isinstance(technique, DeepCache) else 0.9
+        return arm.steps * saved
+
+    def ratio(self, arm: Arm, other: Arm) -> Interval:
+        value = self.expected(other) / self.expected(arm)
+        return Interval(value, 0.99 * value, 1.01 * value)
+
+
+def run(measure: Planted, left: float = 1.0) -> Found:
+    return search(PLAIN, CANDIDATES, measure, SEARCHED, FRESH, left=lambda: left)
+
+
+def test_the_fastest_plan_above_the_floor_is_found() -> None:
+    measure = Planted(floor=33.0)
+    found = run(measure)
+    assert found.baseline == Arm(15)
+    best = min(
+        (arm for arm in CANDIDATES if min(measure.margins(arm, FRESH)) > -3 and sum(measure.margins(arm, FRESH)) > 8),
+        key=measure.expected,
+    )
+    assert found.best == best and found.gain and found.gain.value == pytest.approx(15 / measure.expected(best))
+    names = {arm.name for arm in CANDIDATES} - {best.name}
+    assert names <= set(found.rejected) and best.name not in found.rejected
+
+
+def test_halving_spares_most_of_the_work() -> None:
+    measure = Planted(floor=33.0)
+    run(measure)
+    assert measure.drawn < 0.5 * len(CANDIDATES) * (len(SEARCHED) + len(FRESH))
+
+
+def test_where_fewer_steps_win_they_are_returned() -> None:
+    found = run(Planted(floor=33.0, loss=20.0))
+    assert found.best == found.baseline == Arm(15) and found.gain is None
+
+
+def test_an_impossible_floor_returns_the_plain_pipeline() -> None:
+    found = run(Planted(floor=90.0))
+    assert found.best == Arm(20) and found.baseline is None
+    assert "below the floor" in found.rejected["plain, 20 steps"]
+
+
+def test_what_is_good_on_the_searched_prompts_only_is_rejected() -> None:
+    lucky = Arm(12, "own", Plan((DeepCache(interval=4, warm_up=2),)))
+    found = run(Planted(floor=33.0, overfitted=lucky))
+    assert found.best != lucky and "below the floor on fresh prompts" in found.rejected[lucky.name]
+
+
+def test_out_of_time_the_verdict_is_still_on_fresh_prompts() -> None:
+    measure = Planted(floor=33.0)
+    found = run(measure, left=0.0)
+    assert found.baseline == Arm(15) and found.best.plan is None or min(measure.margins(found.best, FRESH)) > -3
+    assert any("time or prompts ran out" in reason for reason in found.rejected.values())
+
+
+# What is searched
+
+
+def test_the_space_is_what_the_pipeline_accepts() -> None:
+    pipe = accel.load("tiny")
+    found = plans(pipe)
+    names = [tuple(technique.name for technique in plan.techniques) for plan in found]
+    assert {("deepcache",), ("guidance",), ("tgate",), ("deepcache", "guidance"), ("deepcache", "tgate")} <= set(names)
+    assert len(found) == len(set(map(str, found)))
+    assert all(accel.check(pipe, plan) == [] for plan in found[::7])
+    arms = candidates(found, 25, ["own", "dpm++"])
+    assert len(arms) == len(found) * 3 * 2 and {arm.steps for arm in arms} == {25, 20, 15}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"), [("40 dB", "psnr", 40), ("1 point", "facts", 1), ("2.5points", "facts", 2.5)]
+)
+def test_floors_are_read(text: str, kind: str, value: float) -> None:
+    assert Floor.of(text) == Floor(kind, value)
+
+
+def test_floors_that_say_nothing_are_refused() -> None:
+    for text in ("40", "-1 dB", "good", ""):
+        with pytest.raises(AccelError, match="'40 dB' or a loss such as '1 point'"):
+            Floor.of(text)
+    pipe = accel.load("tiny")
+    with pytest.raises(AccelError, match="7 prompts are too few.*at least 8"):
+        tune(pipe, ["a star"] * 7)
+    with pytest.raises(AccelError, match="needs a judge"):
+        tune(pipe, ["a star"] * 8, "1 point")
+
+
+def test_the_outcome_in_words() -> None:
+    gain = Interval(1.5, 1.4, 1.6)
+    won = Tuned(Plan.of("deepcache"), 20, "dpm++", "plain, 15 steps", gain, {}, Floor("psnr", 40))
+    assert str(won) == "deepcache with 20 steps and dpm++: 1.50 (1.40 to 1.60) times as fast as plain, 15 steps"
+    lost = Tuned(Plan(), 15, "own", "plain, 15 steps", None, {}, Floor("psnr", 40))
+    assert str(lost) == "nothing beats fewer steps here: the plain pipeline with 15 steps keeps 40 dB"
+    none = Tuned(Plan(), 25, "own", None, None, {}, Floor("facts", 1))
+    assert str(none).startswith("nothing keeps 1 point, not even the plain pipeline")
+
+
+# On the bundled pipeline
+
+
+def test_tune_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "plan.json"
+    small = ["--n", "8", "--steps", "6", "--minutes", "0.05", "--out", str(file), "--why"]
+    assert cli.main(["tune", "--floor", "1 dB", *small]) == 0
+    said = capsys.readouterr().out
+    assert "nothing beats fewer steps here: the plain pipeline with 4 steps" in said or file.exists()
+    assert "not expected to be faster than" in said
+    if file.exists():
+        plan = Plan.load(file)
+        assert plan.promise == "same picture" and plan.fingerprint and plan.fingerprint.steps <= 6
+    assert cli.main(["tune", "--floor", "200 dB", *small]) == 0
+    assert "nothing keeps 200 dB, not even the plain pipeline" in capsys.readouterr().out
+
+
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, hint in [
+        (["--floor", "high"], "'40 dB'"),
+        (["--out", str(tmp_path / "no" / "plan.json")], "a folder that exists"),
+        (["--n", "4"], "4 prompts are too few"),
+    ]:
+        assert cli.main(["tune", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert hint in error and error.count("\n") == 1
