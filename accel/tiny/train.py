@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=tuple(_DTYPES), default="fp32", help="bf16 pays where the chip has it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scenes", type=int, default=40_000, help="scenes to encode (latents)")
+    parser.add_argument("--count", type=int, default=64, help="prompts of each difficulty (score)")
     parser.add_argument("--decoder-only", action="store_true", help="keep the encoder (vae)")
     parser.add_argument("--to", type=Path, help="folder to write (export, reader) or to judge (score)")
     return parser
@@ -119,7 +120,7 @@ def _reader(options: argparse.Namespace) -> None:
 def _score(options: argparse.Namespace) -> None:
     pipe = DiffusionPipeline.from_pretrained(options.to or accel.tiny.path()).to(options.device)
     pipe.set_progress_bar_config(disable=True)
-    print(evaluate.score(pipe, seed=options.seed))
+    print(evaluate.score(pipe, count=options.count, seed=options.seed))
 
 
 _STAGES = {
