@@ -46,16 +46,17 @@ _BENCH_EXAMPLE = """examples:
   accel bench --model ./my-pipeline --plans balanced --prompts prompts.txt --n 16 --solvers own
   accel bench --compare old/results.json new/results.json
 
-Every plan is held against the plain pipeline's own curve over step counts, for each solver that fits. *Frontier gain*
-is the time the plain pipeline needs for a plan's quality, by taking fewer steps with the best solver, over the plan's
+Every plan is held against the plain pipeline's own curve over step counts, for each solver that fits. Frontier gain is
+the time the plain pipeline needs for a plan's quality, by taking fewer steps with the best solver, over the plan's
 time: above 1 the plan is worth having. Results are kept one by one: a run that was broken off goes on when repeated."""
 
 _TUNE_EXAMPLE = """examples:
   accel tune --model tiny --floor "40 dB" --minutes 10 --out plan.json
-  accel tune --model tiny --floor "1 point" --n 64 --out plan.json
+  accel tune --model tiny --floor "5 points" --n 120 --out plan.json
 
 A floor in dB is the mean distance (PSNR) to the plain picture of the same seed with four times the steps. A floor in
-points is how many pictures in a hundred may lose a fact their prompt states; it needs the bundled prompts and model."""
+points is how many pictures in a hundred may lose a fact their prompt states; it needs the bundled prompts and model,
+and for a small loss many prompts. Broken off, tuning starts anew: nothing is kept."""
 
 _CHECK_EXAMPLE = """example:
   accel check tiny --plan balanced

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
-import re
 from typing import Any
 
 from accel.errors import AccelError
 
-_OUTSIDE = r"(?![^()\[\]]*[)\]])"
-"""What follows is not inside of brackets."""
-
 
 def split(text: str, separator: str) -> list[str]:
     """The parts of ``text`` between separators outside of brackets, without blanks and without empty ones."""
-    parts = (part.strip() for part in re.split(re.escape(separator) + _OUTSIDE, text))
-    return [part for part in parts if part]
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == separator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
 
 
 def call(text: str) -> tuple[str, dict[str, Any]]:
@@ -32,7 +34,9 @@ def call(text: str) -> tuple[str, dict[str, Any]]:
         return parsed.id, {}
     if not isinstance(parsed, ast.Call) or not isinstance(parsed.func, ast.Name) or parsed.args:
         raise _unreadable(text)
-    return parsed.func.id, {word.arg: _value(word.value, text) for word in parsed.keywords if word.arg}
+    if not all(word.arg for word in parsed.keywords):
+        raise _unreadable(text)
+    return parsed.func.id, {str(word.arg): _value(word.value, text) for word in parsed.keywords}
 
 
 def _value(node: ast.expr, text: str) -> Any:

@@ -12,14 +12,18 @@ from torch import nn
 
 import accel
 from accel import cli
+from accel.caches.deepcache import DeepCache
 from accel.errors import AccelError
 from accel.measure import results, tabulate
 from accel.measure.arms import Arm, arms, reference, solvers
 from accel.measure.bench import Setup
+from accel.measure.intervals import resampled
 from accel.measure.journal import Item, Journal
 from accel.measure.quality import psnr, ssim
 from accel.measure.sets import FEWEST, fid, kid
 from accel.plan import Plan
+from accel.spelling import call, split
+from accel.tiny.judging import SceneJudge, mixed
 
 # The journal
 
@@ -52,17 +56,21 @@ def test_a_journal_of_other_settings_is_refused_and_kept(tmp_path: Path) -> None
 # Statistics, on planted numbers
 
 
-def planted(plan_psnr: float, plan_seconds: float, prompts: int = 40) -> tuple[Setup, list[Item]]:
+def planted(
+    plan_psnr: float, plan_seconds: float, prompts: int = 40, solvers: tuple[str, ...] = ("own",)
+) -> tuple[Setup, list[Item]]:
     """A pipeline that gains 1 dB per step and takes 1 s per step; the plan is as told."""
-    setup = Setup("planted", [f"prompt {i}" for i in range(prompts)], [Plan.of("deepcache")], steps=20, rounds=9)
+    names = [f"prompt {i}" for i in range(prompts)]
+    setup = Setup("planted", names, [Plan.of("deepcache")], steps=20, rounds=9, solvers=solvers)
     draw = random.Random(1)
     items: list[Item] = []
     hardness = [draw.gauss(0, 3) for _ in range(prompts)]
     for arm in setup.arms:
-        exact = arm == reference(20)
+        exact = arm == reference(20, arm.solver)
         for row in range(prompts):
             quality = plan_psnr if arm.plan else 20.0 + arm.steps
-            value = None if exact else quality + hardness[row] + draw.gauss(0, 0.2)
+            quality += 2.0 if arm.solver != "own" else 0.0  # a better solver
+            value = 100.0 if exact else quality + hardness[row] + draw.gauss(0, 0.2)
             facts = {"noun": arm.steps >= 10 or row % 2 == 0, "count": True}
             items.append({"kind": "picture", "arm": arm.name, "prompt": row, "psnr": value, "ssim": 0.9})
             items[-1] |= {"facts": facts, "features": None}
@@ -75,43 +83,57 @@ def planted(plan_psnr: float, plan_seconds: float, prompts: int = 40) -> tuple[S
     return setup, items
 
 
-def row_of_plan(plan_psnr: float, plan_seconds: float) -> results.Row:
-    setup, items = planted(plan_psnr, plan_seconds)
-    (row,) = (row for row in results.rows(setup, items) if row.arm.plan)
-    return row
+def row_of_plan(plan_psnr: float, plan_seconds: float, solvers: tuple[str, ...] = ("own",)) -> results.Row:
+    setup, items = planted(plan_psnr, plan_seconds, solvers=solvers)
+    return next(row for row in results.rows(setup, items) if row.arm.plan)
 
 
 def test_a_plan_that_beats_fewer_steps_is_seen() -> None:
     row = row_of_plan(plan_psnr=38.0, plan_seconds=10.0)  # 18 plain steps are as good
     assert row.gain and row.gain.value == pytest.approx(1.8, rel=0.05) and row.gain.low > 1.6
     assert row.speed_up.low < 2.0 < row.speed_up.high
-    assert tabulate.verdict(row) == "beats fewer steps"
+    assert tabulate.verdict(row, 40) == "beats fewer steps"
+    assert tabulate.verdict(row, 3) == "too few prompts to say"
+
+
+def test_the_best_solver_is_the_one_to_beat() -> None:
+    row = row_of_plan(plan_psnr=38.0, plan_seconds=10.0, solvers=("own", "dpm++"))  # now 16 plain steps are as good
+    assert row.gain and row.gain.value == pytest.approx(1.6, rel=0.05)
 
 
 def test_a_planted_quality_loss_is_seen() -> None:
     row = row_of_plan(plan_psnr=27.0, plan_seconds=10.0)  # 7 plain steps are as good
     assert row.gain and row.gain.value == pytest.approx(0.7, rel=0.05)
-    assert tabulate.verdict(row) == "loses to fewer steps"
+    assert tabulate.verdict(row, 40) == "loses to fewer steps"
+    hopeless = row_of_plan(plan_psnr=3.0, plan_seconds=10.0)  # the shortest plain run is better, in 4 s
+    assert hopeless.gain and hopeless.gain.value == pytest.approx(0.4, rel=0.05)
 
 
 def test_an_equal_plan_is_no_clear_difference() -> None:
     row = row_of_plan(plan_psnr=30.0, plan_seconds=10.0)
     assert row.gain and row.gain.low < 1 < row.gain.high
-    assert tabulate.verdict(row) == "no clear difference"
+    assert tabulate.verdict(row, 40) == "no clear difference"
 
 
-def test_quality_outside_of_the_plain_curve_is_not_extrapolated() -> None:
+def test_quality_above_the_plain_curve_is_not_extrapolated() -> None:
     row = row_of_plan(plan_psnr=90.0, plan_seconds=10.0)
-    assert row.gain is None and tabulate.verdict(row) == "outside the plain curve"
+    assert row.gain is None and tabulate.verdict(row, 40) == "better than the plain curve"
+
+
+def test_a_gain_that_is_known_in_most_resamples_has_an_interval() -> None:
+    found = resampled(lambda rows: float("nan") if rows[0] == 0 else float(rows.mean()), 50)
+    assert found.low < 24.5 < found.high < 49
 
 
 def test_content_is_judged_by_the_share_of_right_pictures() -> None:
-    setup, items = planted(plan_psnr=30.0, plan_seconds=5.0)
+    setup, items = planted(plan_psnr=30.0, plan_seconds=5.0, prompts=120)
     by_name = {row.name: row for row in results.rows(setup, items)}
     assert by_name["plain, 8 steps"].right.value == 0.5 and by_name["plain, 10 steps"].right.value == 1.0
     assert by_name["plain, 8 steps"].facts == {"count": 1.0, "noun": 0.5}
     plan = by_name["deepcache, 20 steps"]
     assert plan.content_gain == pytest.approx(2.0, rel=0.05)  # 10 plain steps keep the content as well
+    few, items = planted(plan_psnr=30.0, plan_seconds=5.0)
+    assert all(row.content_gain is None for row in results.rows(few, items))  # one picture in 40 is too much
     assert plan.flops == 1.0 and by_name["plain, 10 steps"].flops == 0.5
 
 
@@ -122,6 +144,13 @@ def test_changes_are_told_from_noise() -> None:
     )
     line = next(line for line in tabulate.changes(old, new).splitlines() if "deepcache" in line)
     assert "| **2.0" in line and "(noise)" in line  # slower; the PSNR is the same
+    worse = [
+        item | {"psnr": item["psnr"] - 0.5} if item["kind"] == "picture" else item for item in planted(38.0, 10.0)[1]
+    ]
+    setup, _ = planted(38.0, 10.0)
+    third = results.document(setup, {"format": 1}, worse, results.rows(setup, worse))
+    line = next(line for line in tabulate.changes(old, third).splitlines() if "deepcache" in line)
+    assert "**38" in line  # half a decibel on every prompt is no noise, although prompts differ by more
     with pytest.raises(AccelError, match="no way to draw in common"):
         tabulate.changes(old, {**new, "rows": []})
 
@@ -194,6 +223,7 @@ def test_the_curve_covers_what_a_plan_may_be_worth() -> None:
         ({"prompts": []}, "at least one prompt"),
         ({"prompts": ["a star", " "]}, "prompt 2 of 2 is empty"),
         ({"plans": [Plan.of("fast"), Plan.of("fast")]}, "asked for twice"),
+        ({"solvers": ["dpm++"]}, "nothing to compare with: add 'own'"),
     ],
 )
 def test_a_senseless_measurement_is_refused(change: dict, hint: str) -> None:
@@ -232,10 +262,33 @@ def test_bench_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert bench(folder) == 0
     again = journal.read_text().splitlines(keepends=True)
     assert again[: len(kept)] == kept and len(again) == len(lines)
+    assert facts_of(again) == facts_of(lines)  # the same prompts from the same noise
     assert bench(folder, "--seed", "1") == 2
     assert "belongs to a measurement with other settings (seed: 0, now 1)" in capsys.readouterr().err
     assert cli.main(["bench", "--compare", str(folder), str(folder)]) == 0
     assert "(noise)" in capsys.readouterr().out
+
+
+def facts_of(lines: list[str]) -> set[tuple[str, int, float]]:
+    """Arm, prompt and distance of every picture."""
+    pictures = [item for item in map(json.loads, lines[1:]) if item["kind"] == "picture"]
+    return {(item["arm"], item["prompt"], round(item["psnr"], 1)) for item in pictures}
+
+
+def test_settings_in_brackets_stay_together() -> None:
+    assert split("deepcache(blocks=[2, 8], how=reuse), tgate", ",") == ["deepcache(blocks=[2, 8], how=reuse)", "tgate"]
+    assert call("tgate(gate=0.4, how=reuse)") == ("tgate", {"gate": 0.4, "how": "reuse"})
+    assert Plan.of("deepcache(interval=3) + guidance") == Plan.of([DeepCache(interval=3), "guidance"])
+    for text in ("deepcache(3)", "deepcache(**x)", "deepcache(interval=", "deepcache(interval=x())"):
+        with pytest.raises(AccelError, match="write it like"):
+            call(text)
+
+
+def test_bundled_prompts_take_the_difficulties_in_turn() -> None:
+    scenes = mixed(7)
+    assert [sum(item.count for item in scene.objects) for scene in scenes][:2] == [1, 2] and len(scenes) == 7
+    assert mixed(100)[:7] == scenes
+    assert SceneJudge(scenes).real().shape == (511, 128)  # in shares of 3, 2 and 2 of 7
 
 
 @pytest.mark.parametrize(
@@ -247,6 +300,8 @@ def test_bench_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--prompts", "/nowhere/prompts.txt"], "cannot be read: No such file"),
         (["--solvers", "euler"], "no solver 'euler' for this pipeline: there are own, dpm++"),
         (["--n", "0"], "whole number from 1"),
+        (["--n", "5000"], "--n 5000 is too much"),
+        (["--size", "60"], "not a multiple of 8"),
         (["--compare", "/nowhere/a", "/nowhere/b"], "holds no results of accel bench"),
     ],
 )

@@ -71,7 +71,16 @@ def test_frontier_gain_interpolates_the_plain_curve_and_never_extrapolates() -> 
     assert seconds_at(curve, 35.0) == pytest.approx(1.5)
     assert gain([curve], Point(1.0, 42.0)) == pytest.approx(3.0)
     assert gain([curve], Point(2.0, 35.0)) == pytest.approx(0.75)
-    assert gain([curve], Point(1.0, 45.0)) is None and gain([curve], Point(1.0, 29.0)) is None
+    assert gain([curve], Point(1.0, 45.0)) is None
+    assert gain([curve], Point(2.0, 29.0)) == 0.5  # even the fastest plain way is better
+
+
+def test_the_best_solver_counts_and_detours_of_a_curve_do_not() -> None:
+    own = [Point(1.0, 20.0), Point(2.0, 30.0), Point(4.0, 40.0)]
+    better = [Point(1.0, 32.0), Point(2.0, 31.0), Point(3.0, 42.0)]  # its second point is worse and slower
+    assert gain([own], Point(1.0, 30.0)) == 2.0
+    assert gain([own, better], Point(1.0, 30.0)) == 1.0
+    assert gain([better], Point(1.0, 37.0)) == pytest.approx(2.0)
 
 
 def test_psnr_is_per_picture() -> None:

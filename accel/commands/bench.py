@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> str:
-    from accel.commands.drawing import open_pipeline  # torch and diffusers: not for `accel --help`
+    from accel.commands import drawing  # torch and diffusers: not for `accel --help`
     from accel.measure import arms, extras, results, tabulate
     from accel.measure.bench import Bench, Setup
     from accel.measure.plot import pareto
@@ -41,9 +41,11 @@ def _measure(options: argparse.Namespace, folder: Path) -> str:
     extras.torchmetrics(), extras.pyplot()  # missing packages are told before hours of work
     plans = [Plan.of(text) for text in spelling.split(options.plans, ",")]
     prompts, judge = prompts_and_judge(options)
-    pipe = open_pipeline(options.model, options.device, options.dtype)
+    pipe = drawing.open_pipeline(options.model, options.device, options.dtype)
     pipe.set_progress_bar_config(disable=True)
     known = arms.solvers(pipe)
+    longest = arms.REFERENCE * options.steps
+    drawing.check(pipe, drawing.Request(prompts[0], longest, guidance=options.guidance, size=options.size))
     solvers = known if options.solvers is None else _known(spelling.split(options.solvers, ","), known)
     setup = Setup(
         model=options.model,
@@ -64,7 +66,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> str:
     (folder / RESULTS).write_text(json.dumps(document) + "\n", encoding="utf-8")
     (folder / PAGE).write_text(tabulate.page(f"{options.model}, {options.steps} steps", bench.head, rows), "utf-8")
     pareto(rows, folder / PLOT)
-    return tabulate.text(rows)
+    return tabulate.text(rows, len(prompts))
 
 
 def prompts_and_judge(options: argparse.Namespace) -> tuple[list[str], Any]:
@@ -72,17 +74,22 @@ def prompts_and_judge(options: argparse.Namespace) -> tuple[list[str], Any]:
     if options.prompts == BUNDLED:
         from accel.tiny.judging import SceneJudge, mixed
 
-        scenes = mixed(options.n)
+        try:
+            scenes = mixed(options.n)
+        except ValueError as error:
+            raise AccelError(f"--n {options.n} is too much: {error}") from None
         judge = SceneJudge(scenes) if options.model in tiny.names() and options.size is None else None
         return [scene.caption for scene in scenes], judge
     try:
-        lines = Path(options.prompts).read_text(encoding="utf-8").splitlines()
+        lines = Path(options.prompts).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise AccelError(f"prompts file {options.prompts} cannot be read: {reason}") from None
     prompts = [line.strip() for line in lines if line.strip()]
     if not prompts:
         raise AccelError(f"prompts file {options.prompts} is empty: write one prompt per line")
+    if len(prompts) < options.n:
+        console.say("note", f"{options.prompts} has {len(prompts)} prompts, fewer than --n {options.n}")
     return prompts[: options.n], None
 
 
@@ -94,9 +101,12 @@ def call_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _known(asked: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The solvers asked for; the pipeline's own is always there, being what the others are compared with."""
+    from accel.measure import arms
+
     if unknown := [name for name in asked if name not in known]:
         raise AccelError(f"no solver {unknown[0]!r} for this pipeline: there are {', '.join(known)}")
-    return list(asked)
+    return [arms.OWN, *(name for name in dict.fromkeys(asked) if name != arms.OWN)]
 
 
 def _folder(name: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from accel import console
@@ -13,14 +14,17 @@ from accel.errors import AccelError
 def run(options: argparse.Namespace) -> int:
     """Tune, print the verdict and what was rejected why, and write the plan to ``--out``."""
     file = Path(options.out).expanduser()
-    if file.is_dir() or not file.parent.is_dir():
-        raise AccelError(f"{file} cannot be written: name a file in a folder that exists with --out")
+    if file.suffix != ".json" or file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise AccelError(f"{file} cannot be written: name a .json file in a folder that is yours with --out")
     with console.quiet_libraries():
         from accel.commands.drawing import open_pipeline  # torch and diffusers: not for `accel --help`
+        from accel.measure.arms import OWN, SOLVERS
         from accel.measure.tune import Floor, tune
 
         floor = Floor.of(options.floor)
         prompts, judge = prompts_and_judge(options)
+        if floor.kind == "facts" and judge is None:
+            raise AccelError("a floor in points needs the bundled prompts and model, at the model's own size")
         pipe = open_pipeline(options.model, options.device, options.dtype)
         pipe.set_progress_bar_config(disable=True)
         found = tune(
@@ -40,5 +44,9 @@ def run(options: argparse.Namespace) -> int:
     print(found)
     if found.plan.techniques:
         found.plan.save(file)
-        print(f"wrote the plan to {file}: use it with --plan {file}")
+        print(f"wrote the plan to {file}: use it with --plan {file} --steps {found.steps}")
+        if found.solver != OWN:
+            print(f"and with pipe.scheduler = {SOLVERS[found.solver].__name__}.from_config(pipe.scheduler.config)")
+    elif file.exists():
+        print(f"{file} is left as it was")
     return 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import torch
 from diffusers import DPMSolverMultistepScheduler
 
-from accel.errors import AccelError
-from accel.handle import Handle, accelerate
+from accel.errors import AccelError, AccelWarning
+from accel.handle import Handle, accelerate, handles
+from accel.measure.timing import timed, turn
 from accel.plan import Plan
 
 OWN = "own"
@@ -53,9 +55,9 @@ class Arm:
             pipe.scheduler = own
 
 
-def reference(steps: int) -> Arm:
-    """The arm all pictures are held against: what the solver converges to."""
-    return Arm(REFERENCE * steps)
+def reference(steps: int, solver: str = OWN) -> Arm:
+    """What a solver's pictures are held against: what it converges to. Solvers differ a little in that."""
+    return Arm(REFERENCE * steps, solver)
 
 
 def arms(plans: Sequence[Plan], steps: int, solvers: Sequence[str] = (OWN,)) -> list[Arm]:
@@ -67,7 +69,8 @@ def arms(plans: Sequence[Plan], steps: int, solvers: Sequence[str] = (OWN,)) -> 
 
 def solvers(pipe: Any) -> list[str]:
     """The solvers that fit ``pipe``, its own first."""
-    fitting = [name for name, kind in SOLVERS.items() if kind in pipe.scheduler.compatibles]
+    compatible = getattr(pipe.scheduler, "compatibles", ())
+    fitting = [name for name, kind in SOLVERS.items() if kind in compatible]
     return [OWN, *(name for name in fitting if not isinstance(pipe.scheduler, SOLVERS[name]))]
 
 
@@ -75,11 +78,51 @@ def draw(pipe: Any, prompts: Sequence[str], seeds: Sequence[int], steps: int, ca
     """Pictures ``(batch, 3, height, width)`` in 0 … 1 on the CPU; picture ``i`` starts from the noise of ``seeds[i]``.
 
     Raises:
-        AccelError: when the pipeline makes something other than pictures.
+        AccelError: when the pipeline refuses the call, runs out of memory, or makes something other than pictures.
     """
-    noise = [torch.Generator().manual_seed(seed) for seed in seeds]
-    output = pipe(list(prompts), num_inference_steps=steps, generator=noise, output_type="pt", **call)
+    return _drawn(pipe, prompts, [torch.Generator().manual_seed(seed) for seed in seeds], steps, call)
+
+
+def one_round(pipe: Any, racers: Sequence[Arm], number: int, once: Callable[[Arm], object]) -> dict[str, float]:
+    """Seconds of ``once(arm)`` by arm, in the order of round ``number``; attaching plans is not timed."""
+    by_name = {arm.name: arm for arm in racers}
+    seconds = {}
+    for name in turn(list(by_name), number):
+        with by_name[name].ready(pipe):
+            seconds[name] = timed(lambda: once(by_name[name]))
+    return seconds
+
+
+def check(pipe: Any, prompt: str, call: Mapping[str, Any]) -> None:
+    """Refuse a pipeline that would not be plain; warn of a solver whose step counts cannot be compared."""
+    if handles(pipe):
+        raise AccelError("the pipeline has a plan attached, so it is not the plain one: remove() its handle first")
+    states = []
+    for steps in (2, 3):
+        noise = torch.Generator().manual_seed(0)
+        _drawn(pipe, [prompt], [noise], steps, call)
+        states.append(noise.get_state())
+    if not torch.equal(*states):
+        warnings.warn(
+            "the solver adds fresh noise in every step, so other step counts draw other pictures: distances to the "
+            "long run, and gains at equal distance, mean little",
+            AccelWarning,
+            stacklevel=2,
+        )
+
+
+def _drawn(
+    pipe: Any, prompts: Sequence[str], noise: list[torch.Generator], steps: int, call: Mapping[str, Any]
+) -> torch.Tensor:
+    try:
+        output = pipe(list(prompts), num_inference_steps=steps, generator=noise, output_type="pt", **call)
+    except torch.OutOfMemoryError:
+        raise AccelError(f"not enough memory for {len(prompts)} pictures at once: try a smaller batch") from None
+    except AccelError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise AccelError(f"{type(pipe).__name__} cannot draw this: {error}") from error
     pictures = getattr(output, "images", None)
-    if not isinstance(pictures, torch.Tensor) or pictures.ndim != 4:
+    if not isinstance(pictures, torch.Tensor) or pictures.ndim != 4 or pictures.shape[1] != 3:
         raise AccelError(f"{type(pipe).__name__} makes something other than pictures, which is all that is compared")
     return pictures.detach().to("cpu", torch.float32)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from accel import __version__
 from accel.errors import AccelError, AccelWarning
 from accel.measure import flops, memory
-from accel.measure.arms import OWN, Arm, arms, draw, reference
+from accel.measure.arms import OWN, Arm, arms, check, draw, one_round, reference
 from accel.measure.journal import Item, Journal
 from accel.measure.judging import Judge
-from accel.measure.quality import psnr, ssim
-from accel.measure.timing import machine, timed, turn
+from accel.measure.quality import CAP, psnr, ssim
+from accel.measure.timing import machine
 from accel.plan import Plan
 
 FORMAT = 1
@@ -58,14 +59,16 @@ class Setup:
             raise AccelError("there is nothing to draw: give at least one prompt")
         if empty := [i for i, prompt in enumerate(self.prompts) if not prompt.strip()]:
             raise AccelError(f"prompt {empty[0] + 1} of {len(self.prompts)} is empty: take it out")
+        if OWN not in self.solvers:
+            raise AccelError(f"without the pipeline's own solver there is nothing to compare with: add {OWN!r}")
         names = [arm.name for arm in self.arms]
         if twice := {name for name in names if names.count(name) > 1}:
             raise AccelError(f"asked for twice: {', '.join(sorted(twice))}")
 
     @property
     def arms(self) -> list[Arm]:
-        """Every way to draw, the reference last."""
-        return [*arms(self.plans, self.steps, self.solvers), reference(self.steps)]
+        """Every way to draw, the references last."""
+        return [*arms(self.plans, self.steps, self.solvers), *(reference(self.steps, name) for name in self.solvers)]
 
     def head(self, pipe: Any) -> Item:
         """The first line of the journal: whatever would make results incomparable."""
@@ -73,14 +76,21 @@ class Setup:
         del plain["batch"]
         return {
             "format": FORMAT,
+            "accel": __version__,
             "machine": machine(pipe.device),
+            "pipeline": type(pipe).__name__,
+            "scheduler": {"class": type(pipe.scheduler).__name__, **_plain(pipe.scheduler.config)},
             "dtype": str(pipe.dtype).removeprefix("torch."),
-            "weights": _mark(pipe),
+            "weights": _checksum(pipe),
             **plain,
         }
 
 
-def _mark(pipe: Any) -> str:
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if not key.startswith("_") and not isinstance(value, list)}
+
+
+def _checksum(pipe: Any) -> str:
     """Tells one set of weights from another by a few values of every parameter."""
     mark = 0
     for part in pipe.components.values():
@@ -103,6 +113,7 @@ class Bench:
 
     def run(self) -> list[Item]:
         """Measure what the journal lacks; returns all results."""
+        check(self.pipe, self.setup.prompts[0], self.setup.call)
         with warnings.catch_warnings():
             # Short runs leave a plan nothing to predict: the table has that as "predicted 0".
             warnings.simplefilter("ignore", AccelWarning)
@@ -116,13 +127,15 @@ class Bench:
     def _draw_all(self) -> None:
         done = {(item["arm"], item["prompt"]) for item in self.journal.of("picture")}
         chunks = list(self._chunks())
+        total = len(chunks) * len(self.setup.arms)
         for number, rows in enumerate(chunks):
-            self._progress("drawing", number, len(chunks))
-            missing = [arm for arm in self.setup.arms if any((arm.name, row) not in done for row in rows)]
-            if missing:
-                truth = self._draw(reference(self.setup.steps), rows)
-                for arm in missing:
-                    self._judge(arm, [row for row in rows if (arm.name, row) not in done], rows, truth)
+            truth: dict[str, torch.Tensor] = {}
+            for index, arm in enumerate(self.setup.arms):
+                self._progress("drawing", number * len(self.setup.arms) + index, total)
+                if wanted := [row for row in rows if (arm.name, row) not in done]:
+                    if arm.solver not in truth:
+                        truth[arm.solver] = self._draw(reference(self.setup.steps, arm.solver), rows)
+                    self._judge(arm, wanted, rows, truth[arm.solver])
 
     def _chunks(self) -> Iterator[list[int]]:
         count, size = len(self.setup.prompts), self.setup.batch
@@ -134,13 +147,15 @@ class Bench:
             return draw(self.pipe, prompts, seeds, arm.steps, self.setup.call)
 
     def _judge(self, arm: Arm, wanted: Sequence[int], rows: Sequence[int], truth: torch.Tensor) -> None:
-        same = arm == reference(self.setup.steps)
-        pictures = truth if same else self._draw(arm, rows)
-        distances, likeness = psnr(pictures, truth).tolist(), ssim(pictures, truth).tolist()
+        pictures = truth if arm == reference(self.setup.steps, arm.solver) else self._draw(arm, rows)
+        try:
+            distances, likeness = psnr(pictures, truth).tolist(), ssim(pictures, truth).tolist()
+        except AccelError as error:
+            raise AccelError(f"{arm.name}, prompts {rows[0] + 1} to {rows[-1] + 1}: {error}") from None
         judged = self._facts(pictures, rows)
         for i, row in enumerate(rows):
             if row in wanted:
-                quality = {"psnr": None if distances[i] == float("inf") else distances[i], "ssim": likeness[i]}
+                quality = {"psnr": min(distances[i], CAP), "ssim": likeness[i]}
                 self.journal.add({"kind": "picture", "arm": arm.name, "prompt": row, **quality, **judged[i]})
 
     def _facts(self, pictures: torch.Tensor, rows: Sequence[int]) -> list[Item]:
@@ -160,29 +175,23 @@ class Bench:
                 self.journal.add({"kind": "cost", "arm": arm.name, **self._cost(arm)})
 
     def _cost(self, arm: Arm) -> Item:
-        counted: list[flops.Flops] = []
         with arm.ready(self.pipe) as handle:
-            peak = memory.peak(lambda: counted.append(flops.count(lambda: self._first(arm))), self.pipe.device)
-            report = handle.report() if handle else None
-        cost: Item = {"flops": counted[0].total, "peak_bytes": peak.bytes, "peak_source": peak.source}
-        return cost | {"predicted": report.predicted if report else 0, "report": report.to_dict() if report else None}
+            # Resident memory says nothing here: what earlier pictures took is still with the allocator.
+            on_gpu = self.pipe.device.type == "cuda"
+            peak = memory.peak(lambda: self._first(arm), self.pipe.device).bytes if on_gpu else None
+            operations = flops.count(lambda: self._first(arm)).total
+            predicted = handle.report().predicted if handle else 0
+        return {"flops": operations, "peak_bytes": peak, "predicted": predicted}
 
     # Time
 
     def _time_all(self) -> None:
-        done, names = len(self.journal.of("round")), {arm.name: arm for arm in self.setup.arms}
+        done, racers = len(self.journal.of("round")), self.setup.arms
         if done < self.setup.rounds:
-            self._round(names, 0)  # warm-up
+            one_round(self.pipe, racers, 0, self._first)  # warm-up
         for number in range(done, self.setup.rounds):
             self._progress("timing", number, self.setup.rounds)
-            self.journal.add({"kind": "round", "seconds": self._round(names, number)})
-
-    def _round(self, by_name: dict[str, Arm], number: int) -> dict[str, float]:
-        seconds = {}
-        for name in turn(list(by_name), number):
-            with by_name[name].ready(self.pipe):  # attaching is not timed
-                seconds[name] = timed(lambda: self._first(by_name[name]))
-        return seconds
+            self.journal.add({"kind": "round", "seconds": one_round(self.pipe, racers, number, self._first)})
 
     def _first(self, arm: Arm) -> torch.Tensor:
         return draw(self.pipe, self.setup.prompts[:1], [self.setup.seed], arm.steps, self.setup.call)

@@ -17,12 +17,18 @@ class Point:
 def seconds_at(curve: Sequence[Point], quality: float) -> float | None:
     """Time the plain pipeline needs for ``quality``, interpolated linearly between its measured step counts.
 
-    ``None`` outside of the measured range: nothing is extrapolated.
+    Points that are slower and no better than another do not count. A quality below the fastest point needs at most that
+    point's time, which is what is returned. ``None`` above the best point: nothing is extrapolated.
     """
-    points = sorted(curve, key=lambda p: p.quality)
-    for below, above in zip(points, points[1:]):
-        if below.quality <= quality <= above.quality:
-            share = (quality - below.quality) / ((above.quality - below.quality) or 1.0)
+    front: list[Point] = []
+    for point in sorted(curve, key=lambda p: p.seconds):
+        if not front or point.quality > front[-1].quality:
+            front.append(point)
+    if front and quality <= front[0].quality:
+        return front[0].seconds
+    for below, above in zip(front, front[1:]):
+        if quality <= above.quality:
+            share = (quality - below.quality) / (above.quality - below.quality)
             return below.seconds + share * (above.seconds - below.seconds)
     return None
 
@@ -31,7 +37,7 @@ def gain(curves: Iterable[Sequence[Point]], plan: Point) -> float | None:
     """Frontier gain: time of the plain pipeline at equal quality over the plan's time.
 
     Above 1 the plan beats taking fewer steps. ``curves`` are the plain pipeline's, one per solver; the
-    fastest counts. ``None`` when the plan's quality is outside of all of them.
+    fastest counts. ``None`` when the plan is better than all that was measured of them.
     """
     times = [seconds for curve in curves if (seconds := seconds_at(curve, plan.quality)) is not None]
     return min(times) / plan.seconds if times else None

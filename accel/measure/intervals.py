@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ class Interval:
 
 
 def mean(values: Sequence[float], seed: int = 0) -> Interval:
-    """Mean of ``values``; an infinite one (PSNR of two equal pictures) makes it infinite."""
+    """Mean of ``values``."""
     known = np.asarray(values, dtype=float)
     return resampled(lambda rows: float(known[rows].mean()), len(known), seed=seed)
 
@@ -45,9 +46,12 @@ def resampled(statistic: Callable[..., float], *counts: int, seed: int = 0, resa
             prompt's picture under two plans) are picked by the same rows.
         counts: How many rows there are, for instance of prompts and of rounds.
         seed: Of the resampling.
-        resamples: How often.
+        resamples: How often. Resamples for which the statistic is not a number are left out.
     """
     draw = np.random.default_rng(seed)
     values = np.sort([statistic(*(draw.integers(0, n, n) for n in counts)) for _ in range(resamples)])
-    low, high = values[int(0.025 * resamples)], values[int(0.975 * resamples)]
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return Interval(math.nan, math.nan, math.nan)
+    low, high = known[int(0.025 * len(known))], known[int(0.975 * len(known))]
     return Interval(statistic(*map(np.arange, counts)), float(low), float(high))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from accel.errors import AccelError
 
 Item = dict[str, Any]
+
+_FOREIGN = "it holds something other than results"
+_SHORT = 60
 
 
 class Journal:
@@ -24,14 +28,16 @@ class Journal:
 
     def __init__(self, path: Path, head: Item) -> None:
         self.path = path
-        lines = self._read()
+        lines, size = self._read()
         if lines and lines[0] != _as_json(head):
             raise AccelError(
                 f"{path} belongs to a measurement with other settings ({_difference(lines[0], _as_json(head))}): "
                 "repeat it with those, or choose another folder"
             )
         self.items: list[Item] = lines[1:]
-        if not lines:
+        if lines:
+            os.truncate(path, size)  # without a line that was being written when the process was killed
+        else:
             self._write(head)
 
     def add(self, item: Item) -> None:
@@ -43,17 +49,19 @@ class Journal:
         """The results of one kind, oldest first."""
         return [item for item in self.items if item["kind"] == kind]
 
-    def _read(self) -> list[Item]:
+    def _read(self) -> tuple[list[Item], int]:
+        """The whole lines, and how many bytes they take."""
         if not self.path.exists():
-            return []
-        text = self.path.read_text(encoding="utf-8")
-        whole, _, torn = text.rpartition("\n")
-        if torn:  # killed while writing: that result is measured again
-            self.path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
+            return [], 0
         try:
-            return [json.loads(line) for line in whole.splitlines()]
-        except ValueError:
-            raise AccelError(f"{self.path} holds something other than results: move it away") from None
+            whole = self.path.read_bytes().rpartition(b"\n")[0]
+            lines = [json.loads(line) for line in whole.splitlines()]
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else _FOREIGN
+            raise AccelError(f"{self.path} cannot be gone on with, {reason}: move it away") from None
+        if not all(isinstance(line, dict) for line in lines) or (not lines and self.path.stat().st_size):
+            raise AccelError(f"{self.path} cannot be gone on with, {_FOREIGN}: move it away")
+        return lines, len(whole) + 1
 
     def _write(self, item: Item) -> None:
         try:
@@ -69,11 +77,14 @@ def _as_json(item: Item) -> Item:
     return loaded
 
 
-def _difference(old: Item, new: Item) -> str:
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    return ", ".join(f"{key}: {_short(old.get(key))}, now {_short(new.get(key))}" for key in keys)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+def _difference(old: Item, new: Item, inside: str = "") -> str:
+    """The keys in which two heads differ, with their values where these are short."""
+    told = []
+    for key in {**old, **new}:
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            told += [part] if (part := _difference(before, after, f"{inside}{key}.")) else []
+        elif before != after:
+            short = max(len(json.dumps(value)) for value in (before, after)) <= _SHORT
+            told.append(f"{inside}{key}: {before}, now {after}" if short else f"other {inside}{key}")
+    return ", ".join(told)

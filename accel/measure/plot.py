@@ -22,9 +22,8 @@ def pareto(rows: Sequence[Row], path: Path) -> None:
         plans = [row for row in shown if row.arm.plan is not None and row.arm.solver == solver]
         axes.plot(*_points(plans), "D", color=line.get_color())
         for row in plans:
-            axes.annotate(
-                row.name.partition(",")[0], _point(row), textcoords="offset points", xytext=(5, 4), fontsize=7
-            )
+            name = row.arm.plan.name or str(row.arm.plan) if row.arm.plan else ""
+            axes.annotate(name, _point(row), textcoords="offset points", xytext=(5, 4), fontsize=7)
     axes.set_xlabel("time, as a share of the plain pipeline's")
     axes.set_ylabel("PSNR to the long run (dB)")
     axes.grid(alpha=0.3)

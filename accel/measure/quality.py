@@ -7,6 +7,9 @@ import torch
 from accel.errors import AccelError
 from accel.measure.extras import torchmetrics
 
+CAP = 100.0
+"""Distances in dB are cut off here where they are averaged: two equal pictures are infinitely close."""
+
 
 def psnr(pictures: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """Peak signal-to-noise ratio in dB of each picture, shape ``(batch,)``; ``inf`` for equal ones.

@@ -23,6 +23,7 @@ from accel.measure.timing import ratio
 TOLERANCE = 0.01
 """A plan keeps the content when its share of right pictures is at most this much below the reference's."""
 
+_ENOUGH = 100
 _RESAMPLES = 400
 _OUTSIDE = 0.05
 """An interval is given where the gain is known in all but this share of the resamples."""
@@ -44,7 +45,7 @@ class Row:
         gain: Frontier gain at equal PSNR.
         content_gain: The same at equal content, see `accel.measure.frontier.content_gain`.
         flops: Share of the plain pipeline's operations.
-        peak_bytes: Peak memory of a run.
+        peak_bytes: Peak memory of a run, on a GPU.
         predicted: Cells that were predicted instead of computed.
     """
 
@@ -59,7 +60,7 @@ class Row:
     gain: Interval | None
     content_gain: float | None
     flops: float
-    peak_bytes: int
+    peak_bytes: int | None
     predicted: int
 
 
@@ -95,18 +96,22 @@ class Measured:
                 held.setdefault(kind, []).append(holds)
         return {kind: sum(values) / len(values) for kind, values in sorted(held.items())}
 
-    def kid(self, arm: Arm, judge: Judge | None) -> float | None:
-        """Distance to real pictures; ``None`` without a judge or with too few pictures."""
+    def kid(self, arm: Arm, real: torch.Tensor | None) -> float | None:
+        """Distance to the features of real pictures; ``None`` without them or with too few pictures."""
         found = self.pictures[arm.name]
-        if judge is None or len(found) < FEWEST:
+        if real is None or len(found) < FEWEST:
             return None
-        return kid(torch.tensor([item["features"] for item in found]), judge.real())
+        return kid(torch.tensor([item["features"] for item in found]), real)
+
+    def shares(self, arm: Arm) -> NDArray[np.floating]:
+        """Time of each round as a share of the plain pipeline's with the plans' steps."""
+        return np.asarray(self.seconds[arm.name] / self.seconds[Arm(self.setup.steps).name])
 
 
 def rows(setup: Setup, items: Sequence[Item], judge: Judge | None = None) -> list[Row]:
     """A row per arm, in the order of the arms."""
-    measured = Measured(setup, items)
-    return [_row(measured, arm, judge) for arm in measured.arms]
+    measured, real = Measured(setup, items), judge.real() if judge else None
+    return [_row(measured, arm, real) for arm in measured.arms]
 
 
 def document(setup: Setup, head: Mapping[str, Any], items: Sequence[Item], found: Sequence[Row]) -> dict[str, Any]:
@@ -135,9 +140,9 @@ def _as_json(row: Row) -> dict[str, Any]:
     return {**asdict(row), "arm": {"steps": row.arm.steps, "solver": row.arm.solver, "plan": plan}}
 
 
-def _row(measured: Measured, arm: Arm, judge: Judge | None) -> Row:
+def _row(measured: Measured, arm: Arm, real: torch.Tensor | None) -> Row:
     base = Arm(measured.setup.steps).name
-    right, exact = measured.right(arm), arm == reference(measured.setup.steps)
+    right, exact = measured.right(arm), arm == reference(measured.setup.steps, arm.solver)
     return Row(
         name=arm.name,
         arm=arm,
@@ -146,7 +151,7 @@ def _row(measured: Measured, arm: Arm, judge: Judge | None) -> Row:
         ssim=float(measured.values(arm, "ssim").mean()),
         right=None if right is None else mean(right.tolist()),
         facts=measured.facts(arm),
-        kid=measured.kid(arm, judge),
+        kid=measured.kid(arm, real),
         gain=_gain(measured, arm) if arm.plan else None,
         content_gain=_content_gain(measured, arm) if arm.plan else None,
         flops=measured.costs[arm.name]["flops"] / measured.costs[base]["flops"],
@@ -159,10 +164,11 @@ def _gain(measured: Measured, plan: Arm) -> Interval | None:
     """Frontier gain over the best solver's curve, resampled over prompts and rounds together."""
     plain = [arm for arm in arms((), measured.setup.steps, measured.setup.solvers)]
     quality = {arm: measured.values(arm, "psnr") for arm in (*plain, plan)}
+    shares = {arm: measured.shares(arm) for arm in (*plain, plan)}
     unknown: list[None] = []
 
     def point(arm: Arm, prompts: Rows, rounds: Rows) -> Point:
-        return Point(float(np.median(measured.seconds[arm.name][rounds])), float(quality[arm][prompts].mean()))
+        return Point(float(np.median(shares[arm][rounds])), float(quality[arm][prompts].mean()))
 
     def statistic(prompts: Rows, rounds: Rows) -> float:
         at = partial(point, prompts=prompts, rounds=rounds)
@@ -179,11 +185,12 @@ def _gain(measured: Measured, plan: Arm) -> Interval | None:
 
 
 def _content_gain(measured: Measured, plan: Arm) -> float | None:
+    """``None`` also below `_ENOUGH` prompts: one picture would be more than the tolerance."""
     share = {arm: measured.right(arm) for arm in measured.arms}
-    if any(values is None for values in share.values()):
+    if len(measured.setup.prompts) < _ENOUGH or any(values is None for values in share.values()):
         return None
     points = {
-        arm: Point(float(np.median(measured.seconds[arm.name])), float(np.mean(values)))
+        arm: Point(float(np.median(measured.shares(arm))), float(np.mean(values)))
         for arm, values in share.items()
         if values is not None
     }

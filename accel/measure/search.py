@@ -12,8 +12,14 @@ from typing import Protocol
 from accel.measure.arms import Arm
 from accel.measure.intervals import Interval, mean
 
-_RUNGS = (2, 4, 8, 16, 32)
+_RUNGS = (4, 8, 16, 32)
 """Prompts per candidate, from rung to rung; about half of the candidates reach the next."""
+
+_SURE = 8
+"""On fewer prompts than this candidates are ranked, but none is called below the floor."""
+
+_SLACK = 1.1
+"""The cost model may be wrong by so much before a candidate is left out for being slow."""
 
 _FINALISTS = 4
 _SPARED = 0.35
@@ -42,6 +48,8 @@ class Found:
         baseline: The fastest plain way that keeps it, ``None`` where no plain way does.
         gain: Time of the baseline over that of the best, measured; ``None`` where there is none to compare.
         margin: Of the best, on prompts not searched on.
+        candidates: How many plans there were.
+        tried: How many of them were drawn; the others were expected to be too slow, or time ran out.
         rejected: Arm to the reason why it is not the best.
     """
 
@@ -49,6 +57,8 @@ class Found:
     baseline: Arm | None = None
     gain: Interval | None = None
     margin: Interval | None = None
+    candidates: int = 0
+    tried: int = 0
     rejected: dict[str, str] = field(default_factory=dict)
 
     def reject(self, arm: Arm, reason: str) -> None:
@@ -74,35 +84,46 @@ def search(
         fresh: Prompts to judge the finalists on.
         left: Share of the time budget that is left, 1 to 0.
     """
-    found = Found(plain[0])
-    found.baseline = _fastest(sorted(plain, key=measure.expected), measure, fresh, found)
+    found = Found(plain[0], candidates=len(candidates))
+    found.baseline = _fastest(plain, measure, fresh, found)
     if found.baseline is not None:
         found.best = found.baseline
     alive = _worth_trying(candidates, measure, found)
     for size in _RUNGS:
-        if left() < _SPARED or len(alive) <= _FINALISTS or size > len(searched):
+        if (left() < _SPARED and found.tried) or len(alive) <= _FINALISTS or size > len(searched):
             break
-        alive = _halve(alive, measure, searched[:size], found)
+        alive = _halve(alive, measure, searched[:size], found, left)
     for arm in alive[_FINALISTS:]:
         found.reject(arm, "others stood before it when time or prompts ran out")
     _decide(alive[:_FINALISTS], measure, fresh, found)
     return found
 
 
-def _fastest(arms: Sequence[Arm], measure: Evaluator, rows: Sequence[int], found: Found) -> Arm | None:
-    """The first of ``arms`` that keeps the floor with confidence on ``rows``."""
-    for arm in arms:
+def _fastest(plain: Sequence[Arm], measure: Evaluator, rows: Sequence[int], found: Found) -> Arm | None:
+    """The fastest plain way that keeps the floor with confidence on ``rows``, to the step."""
+
+    def keeps(arm: Arm) -> bool:
         margin = mean(measure.margins(arm, rows))
-        if margin.low >= 0:
-            found.margin = margin
-            return arm
-        found.reject(arm, f"below the floor: {margin.value:+.2f} ({margin.low:+.2f} to {margin.high:+.2f})")
-    return None
+        if margin.low < 0:
+            found.reject(arm, f"below the floor: {margin.value:+.2f} ({margin.low:+.2f} to {margin.high:+.2f})")
+        return margin.low >= 0
+
+    best = next((arm for arm in sorted(plain, key=measure.expected) if keeps(arm)), None)
+    if best is None:
+        return None
+    low = max((arm.steps for arm in plain if arm.solver == best.solver and arm.steps < best.steps), default=0)
+    while best.steps - low > 1:  # between two step counts of the curve
+        middle = Arm((best.steps + low) // 2, best.solver)
+        if keeps(middle):
+            best = middle
+        else:
+            low = middle.steps
+    return best
 
 
 def _worth_trying(candidates: Sequence[Arm], measure: Evaluator, found: Found) -> list[Arm]:
     """What the cost model expects to be faster than the plain way, fastest first."""
-    limit = measure.expected(found.best)
+    limit = _SLACK * measure.expected(found.best)
     alive = []
     for arm in sorted(candidates, key=measure.expected):
         if measure.expected(arm) < limit:
@@ -112,13 +133,21 @@ def _worth_trying(candidates: Sequence[Arm], measure: Evaluator, found: Found) -
     return alive
 
 
-def _halve(alive: Sequence[Arm], measure: Evaluator, rows: Sequence[int], found: Found) -> list[Arm]:
+def _halve(
+    alive: Sequence[Arm], measure: Evaluator, rows: Sequence[int], found: Found, left: Callable[[], float]
+) -> list[Arm]:
     """Drop what is surely below the floor, then the slower half of the rest; doubtful ones go last."""
-    margins = {arm: mean(measure.margins(arm, rows)) for arm in alive}
+    margins: dict[Arm, Interval] = {}
     for arm in alive:
-        if margins[arm].high < 0:
-            found.reject(arm, f"below the floor on {len(rows)} prompts: {margins[arm].value:+.2f}")
-    possible = [arm for arm in alive if margins[arm].high >= 0]
+        if margins and left() < _SPARED:
+            found.reject(arm, "time ran out before it was drawn")
+        else:
+            margins[arm] = mean(measure.margins(arm, rows))
+    found.tried = max(found.tried, len(margins))
+    below = {arm for arm, margin in margins.items() if len(rows) >= _SURE and margin.high < 0}
+    for arm in below:
+        found.reject(arm, f"below the floor on {len(rows)} prompts: {margins[arm].value:+.2f}")
+    possible = [arm for arm in margins if arm not in below]
     ranked = sorted(possible, key=lambda arm: (margins[arm].value < 0, measure.expected(arm)))
     keep = max(_FINALISTS, len(ranked) // 2)
     for arm in ranked[keep:]:
@@ -130,14 +159,14 @@ def _decide(finalists: Sequence[Arm], measure: Evaluator, fresh: Sequence[int], 
     """The fastest finalist that keeps the floor on fresh prompts and is measurably faster than the plain way."""
     for arm in sorted(finalists, key=measure.expected):
         if found.gain is not None:
-            found.reject(arm, f"slower than {found.best.name}")
+            found.reject(arm, f"expected to be slower than {found.best.name}")
             continue
         margin = mean(measure.margins(arm, fresh))
         if margin.low < 0:
             found.reject(arm, f"below the floor on fresh prompts: {margin.value:+.2f} (from {margin.low:+.2f})")
             continue
         gain = measure.ratio(arm, found.best)
-        if gain.low > 1:
+        if gain.low > 1 or found.baseline is None:
             found.best, found.gain, found.margin = arm, gain, margin
         else:
             found.reject(arm, f"not measurably faster than {found.best.name}: {gain}")

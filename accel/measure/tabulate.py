@@ -6,38 +6,42 @@ from collections.abc import Sequence
 from typing import Any
 
 from accel.errors import AccelError
-from accel.measure.intervals import Interval
+from accel.measure.intervals import Interval, mean
 from accel.measure.results import Row
-from accel.tables import Rows, aligned, markdown
+from accel.tables import Rows, aligned, markdown, size
 
-_LOSS = 1.0
+_FEW = 8
+"""With fewer prompts or rounds than this (rounds: 3) nothing is concluded."""
 
 
-def table(rows: Sequence[Row]) -> tuple[list[str], Rows]:
-    """Head and body, one line per arm; columns about facts only where a judge was there."""
+def table(rows: Sequence[Row], prompts: int) -> tuple[list[str], Rows]:
+    """Head and body, one line per arm; columns about facts only where a judge was there, memory only on a GPU."""
     judged = any(row.right for row in rows)
-    head = ["what", "speed-up", "FLOPs", "PSNR (dB)", "SSIM"]
+    head = ["what", "speed-up", "FLOPs (share)", "PSNR (dB)", "SSIM"]
+    head += ["peak memory"] if any(row.peak_bytes is not None for row in rows) else []
     head += ["all facts right", "KID"] if judged else []
     head += ["frontier gain", *(["at equal content"] if judged else []), "verdict"]
-    return head, [_line(row, judged) for row in rows]
+    return head, [_line(row, judged, prompts) for row in rows]
 
 
-def verdict(row: Row) -> str:
+def verdict(row: Row, prompts: int) -> str:
     """What the row says about its plan, in a few words."""
     if row.arm.plan is None:
         return ""
     if not row.predicted:
         return "predicted nothing"
+    if prompts < _FEW:
+        return "too few prompts to say"
     if row.gain is None:
-        return "outside the plain curve"
-    if row.gain.high < _LOSS:
+        return "better than the plain curve"
+    if row.gain.high < 1:
         return "loses to fewer steps"
-    return "beats fewer steps" if row.gain.low > _LOSS else "no clear difference"
+    return "beats fewer steps" if row.gain.low > 1 else "no clear difference"
 
 
-def text(rows: Sequence[Row]) -> str:
+def text(rows: Sequence[Row], prompts: int) -> str:
     """For the terminal."""
-    return aligned(*table(rows))
+    return aligned(*table(rows, prompts))
 
 
 def page(title: str, head: dict[str, Any], rows: Sequence[Row]) -> str:
@@ -48,7 +52,7 @@ def page(title: str, head: dict[str, Any], rows: Sequence[Row]) -> str:
         f"{head['rounds']} timed rounds; {machine['device']}, {machine['cores']} cores, {machine['threads']} threads, "
         f"torch {machine['torch']}, diffusers {machine['diffusers']}."
     )
-    return f"# {title}\n\n{about}\n\n{markdown(*table(rows))}\n"
+    return f"# {title}\n\n{about}\n\n{markdown(*table(rows, len(head['prompts'])))}\n"
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> str:
@@ -63,27 +67,42 @@ def changes(old: dict[str, Any], new: dict[str, Any]) -> str:
     both = [(before[row["name"]], row) for row in new["rows"] if row["name"] in before]
     if not both:
         raise AccelError("the two results have no way to draw in common: compare runs with the same plans and steps")
-    columns = {"speed-up": "speed_up", "PSNR (dB)": "psnr", "all facts right": "right", "frontier gain": "gain"}
-    body = [[new["name"], *(_change(old[key], new[key]) for key in columns.values())] for old, new in both]
-    return markdown(["what", *columns], body)
+    paired = all(old.get(key) == new.get(key) for key in _PICTURES)
+    body = [[b["name"], *(_change(a, b, key, paired and (old, new)) for key in _COLUMNS.values())] for a, b in both]
+    other = [key for key in ("model", "machine", *_PICTURES, "accel") if old.get(key) != new.get(key)]
+    note = f"They differ in {', '.join(other)}.\n\n" if other else ""
+    return note + markdown(["what", *_COLUMNS], body)
 
 
-def _change(old: dict[str, float] | None, new: dict[str, float] | None) -> str:
-    if old is None or new is None:
+_COLUMNS = {"speed-up": "speed_up", "PSNR (dB)": "psnr", "all facts right": "right", "frontier gain": "gain"}
+_PICTURES = ("steps", "prompts", "seed", "call", "dtype")
+"""Where these are equal, pictures are compared one by one."""
+
+
+def _change(old: dict[str, Any], new: dict[str, Any], key: str, paired: Any) -> str:
+    """How a number moved; in bold where that is more than noise."""
+    before, after = old[key], new[key]
+    if before is None or after is None:
         return "–"
-    apart = new["low"] > old["high"] or new["high"] < old["low"]
-    moved = f"{old['value']:.2f} → {new['value']:.2f}"
-    return f"**{moved}**" if apart else f"{moved} (noise)"
+    apart = after["low"] > before["high"] or after["high"] < before["low"]
+    if paired and key in ("psnr", "right"):
+        first, second = (document["arms"][row["name"]][key] for document, row in zip(paired, (old, new), strict=True))
+        moved = mean([b - a for a, b in zip(first, second, strict=True)])
+        apart = moved.low > 0 or moved.high < 0
+    text = f"{before['value']:.2f} → {after['value']:.2f}"
+    return f"**{text}**" if apart else f"{text} (noise)"
 
 
-def _line(row: Row, judged: bool) -> list[str]:
-    cells = [row.name, str(row.speed_up), f"{row.flops:.0%}", _number(row.psnr, "{:.1f}"), f"{row.ssim:.3f}"]
+def _line(row: Row, judged: bool, prompts: int) -> list[str]:
+    name = row.name if row.psnr else f"{row.name} (reference)"
+    cells = [name, str(row.speed_up), f"{row.flops:.0%}", _number(row.psnr, "{:.1f}"), f"{row.ssim:.3f}"]
+    cells += [size(row.peak_bytes)] if row.peak_bytes is not None else []
     if judged:
         cells += [_share(row.right), "–" if row.kid is None else f"{row.kid:.4f}"]
     cells.append("–" if row.gain is None else str(row.gain))
     if judged:
         cells.append("–" if row.content_gain is None else f"{row.content_gain:.2f}")
-    return [*cells, verdict(row)]
+    return [*cells, verdict(row, prompts)]
 
 
 def _number(interval: Interval | None, form: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,50 +14,21 @@ import torch
 
 from accel.errors import AccelError, AccelWarning
 from accel.fingerprint import Fingerprint
-from accel.measure.arms import OWN, Arm, arms, draw, reference, solvers
+from accel.measure.arms import OWN, Arm, arms, check, draw, one_round, reference, solvers
+from accel.measure.floor import Floor
 from accel.measure.intervals import Interval
 from accel.measure.judging import Judge
-from accel.measure.quality import psnr
+from accel.measure.quality import CAP, psnr
 from accel.measure.search import Found, search
 from accel.measure.space import candidates, plans
-from accel.measure.timing import interleaved, ratio, timed
+from accel.measure.timing import ratio
 from accel.plan import Plan
 from accel.target import Target
 
-FEWEST = 8
+FEWEST = 16
 """Prompts that tuning needs: half of them to search on, half to judge by."""
 
 _ROUNDS = 7
-
-
-@dataclass(frozen=True)
-class Floor:
-    """What quality may not fall below.
-
-    Attributes:
-        kind: ``"psnr"``, mean distance to the long run in dB; or ``"facts"``, share of pictures in which every stated
-            fact holds, against the long run's.
-        value: In dB; or how many points (hundredths) the share may fall.
-    """
-
-    kind: str
-    value: float
-
-    @classmethod
-    def of(cls, text: str) -> Floor:
-        """``"40 dB"`` or ``"1 point"``; raises `AccelError` for anything else."""
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(db|points?)\s*", text, re.IGNORECASE)
-        if not match:
-            raise AccelError(f"a floor is a distance such as '40 dB' or a loss such as '1 point', not {text!r}")
-        return cls("psnr" if match[2].lower() == "db" else "facts", float(match[1]))
-
-    @property
-    def promise(self) -> str:
-        """The promise of a plan that keeps it."""
-        return "same picture" if self.kind == "psnr" else "same content"
-
-    def __str__(self) -> str:
-        return f"{self.value:g} dB" if self.kind == "psnr" else f"{self.value:g} point" + "s" * (self.value != 1)
 
 
 @dataclass(frozen=True)
@@ -73,6 +43,8 @@ class Tuned:
         gain: Measured time of the baseline over the plan's.
         rejected: Why the others were not chosen.
         floor: What was asked for.
+        tried: How many plans were drawn.
+        candidates: How many there were.
     """
 
     plan: Plan
@@ -82,16 +54,19 @@ class Tuned:
     gain: Interval | None
     rejected: Mapping[str, str]
     floor: Floor
+    tried: int = 0
+    candidates: int = 0
 
     def __str__(self) -> str:
-        solver = "" if self.solver == OWN else f" and {self.solver}"
-        if self.gain:
-            return f"{self.plan} with {self.steps} steps{solver}: {self.gain} times as fast as {self.baseline}"
+        way = f"{self.steps} steps" + ("" if self.solver == OWN else f" and {self.solver}")
+        tried = f"{self.tried} of {self.candidates} plans were drawn, the others expected to be too slow or out of time"
+        if self.plan.techniques and self.baseline:
+            return f"{self.plan} with {way}: {self.gain} times as fast as {self.baseline} ({tried})"
+        if self.plan.techniques:
+            return f"{self.plan} with {way} is the only way found that keeps {self.floor} ({tried})"
         if self.baseline:
-            return (
-                f"nothing beats fewer steps here: the plain pipeline with {self.steps} steps{solver} keeps {self.floor}"
-            )
-        return f"nothing keeps {self.floor}, not even the plain pipeline: ask for less, or for more steps"
+            return f"nothing beats fewer steps here: plainly {way} keep {self.floor} ({tried})"
+        return f"nothing keeps {self.floor}, not even the plain pipeline: ask for less, or for more steps ({tried})"
 
 
 def tune(
@@ -117,35 +92,37 @@ def tune(
         prompts: At least `FEWEST`; more make a surer choice.
         floor: A `Floor`, or its text.
         steps: The most steps to take.
-        budget: Seconds to search for; the verdict on the finalists comes on top.
+        budget: Seconds to search for. The plain curve and the finalists are measured in any case.
         judge: Needed for a floor in points.
         call: Further arguments of the pipeline's call.
         seed: Prompt ``i`` starts from the noise of ``seed + i``.
         batch: Prompts drawn at once.
 
     Raises:
-        AccelError: for too few prompts, or a floor in points without a judge.
+        AccelError: for too few prompts, a floor in points without a judge or with too few prompts to tell, or a
+            pipeline that has a plan attached.
     """
     floor = Floor.of(floor) if isinstance(floor, str) else floor
     if len(prompts) < FEWEST:
         raise AccelError(f"{len(prompts)} prompts are too few to tune on: give at least {FEWEST}")
     if floor.kind == "facts" and judge is None:
         raise AccelError("a floor in points needs a judge who knows what the prompts state: give one, or a floor in dB")
+    floor.check(len(prompts) // 2)
+    check(pipe, prompts[0], call or {})
     began = time.monotonic()
     pictures = _Pictures(pipe, prompts, floor, steps, judge, call or {}, seed, batch)
     names = solvers(pipe)
     curve = sorted(arms((), steps, names), key=lambda arm: (arm.solver != OWN, -arm.steps))
     plain = [arm for arm in curve if arm.steps <= steps]
-    half = len(prompts) // 2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AccelWarning)  # a plan may have nothing to predict in few steps
         found = search(
             plain,
             candidates(plans(pipe), steps, names),
             pictures,
-            range(half),
-            range(half, len(prompts)),
-            left=lambda: 1 - (time.monotonic() - began) / budget,
+            range(0, len(prompts), 2),  # in turns: files are often sorted
+            range(1, len(prompts), 2),
+            left=lambda: (began + budget - time.monotonic()) / budget if budget > 0 else 0.0,
         )
     return _tuned(pipe, found, floor)
 
@@ -153,11 +130,21 @@ def tune(
 def _tuned(pipe: Any, found: Found, floor: Floor) -> Tuned:
     best, plan = found.best, found.best.plan or Plan()
     if best.plan is not None:
-        quality = {"margin": found.margin.value, "gain": found.gain.value} if found.margin and found.gain else {}
-        mark = Fingerprint.of(Target.of(pipe), best.steps, quality)
-        plan = dataclasses.replace(best.plan, name="tuned", promise=floor.promise, fingerprint=mark)
-    baseline = found.baseline.name if found.baseline else None
-    return Tuned(plan, best.steps, best.solver, baseline, found.gain, found.rejected, floor)
+        quality = {"frontier_gain": found.gain.value} if found.gain and found.baseline else {}
+        with Arm(best.steps, best.solver).ready(pipe):  # the plan was tuned for that solver
+            mark = Fingerprint.of(Target.of(pipe), best.steps, quality)
+        plan = dataclasses.replace(best.plan, promise=floor.promise, fingerprint=mark)
+    return Tuned(
+        plan=plan,
+        steps=best.steps,
+        solver=best.solver,
+        baseline=found.baseline.name if found.baseline else None,
+        gain=found.gain,
+        rejected=found.rejected,
+        floor=floor,
+        tried=found.tried,
+        candidates=found.candidates,
+    )
 
 
 class _Pictures:
@@ -177,7 +164,7 @@ class _Pictures:
         self.pipe, self.prompts, self.floor, self.steps = pipe, prompts, floor, steps
         self.judge, self.call, self.seed, self.batch = judge, call, seed, batch
         self._margins: dict[tuple[str, int], float] = {}
-        self._truth: dict[int, torch.Tensor] = {}
+        self._truth: dict[tuple[str, int], torch.Tensor] = {}
         self._seconds: dict[str, float] = {}
 
     def margins(self, arm: Arm, rows: Sequence[int]) -> list[float]:
@@ -185,28 +172,32 @@ class _Pictures:
         missing = [row for row in rows if (arm.name, row) not in self._margins]
         for start in range(0, len(missing), self.batch):
             chunk = missing[start : start + self.batch]
-            pictures, truth = self._draw(arm, chunk), self._references(chunk)
+            pictures, truth = self._draw(arm, chunk), self._references(arm.solver, chunk)
             for row, margin in zip(chunk, self._margin(pictures, truth, chunk), strict=True):
                 self._margins[arm.name, row] = margin
         return [self._margins[arm.name, row] for row in rows]
 
     def expected(self, arm: Arm) -> float:
-        """Time grows with the steps, and what techniques save multiplies; each is timed once, alone."""
-        base = Arm(self.steps)
-        shares = [self._once(Arm(self.steps, OWN, Plan((t,)))) for t in (arm.plan.techniques if arm.plan else ())]
-        plain = self._once(base)
-        return plain * arm.steps / self.steps * math.prod(share / plain for share in shares)
+        """A fixed part, and one that grows with the steps and of which techniques save their shares, timed alone."""
+        short, full = self._once(Arm(2, arm.solver)), self._once(Arm(self.steps, arm.solver))
+        slope = max(full - short, 0.0) / max(self.steps - 2, 1)
+        fixed = max(short - 2 * slope, 0.0)
+        own = self._once(Arm(self.steps))
+        alone = [self._once(Arm(self.steps, OWN, Plan((t,)))) for t in (arm.plan.techniques if arm.plan else ())]
+        return fixed + slope * arm.steps * math.prod(seconds / own for seconds in alone)
 
     def ratio(self, arm: Arm, other: Arm) -> Interval:
         """Measured in turns, on the first prompt."""
-        sides = {side.name: (lambda side=side: self._draw(side, [0])) for side in (arm, other)}
-        seconds = interleaved(sides, _ROUNDS)
-        return ratio(seconds[other.name], seconds[arm.name])
+        one_round(self.pipe, (arm, other), 0, self._first)  # warm-up
+        rounds = [one_round(self.pipe, (arm, other), number, self._first) for number in range(_ROUNDS)]
+        return ratio([each[other.name] for each in rounds], [each[arm.name] for each in rounds])
+
+    def _first(self, arm: Arm) -> torch.Tensor:
+        return draw(self.pipe, self.prompts[:1], [self.seed], arm.steps, self.call)
 
     def _once(self, arm: Arm) -> float:
         if arm.name not in self._seconds:
-            self._draw(Arm(2, arm.solver), [0])  # warm-up
-            self._seconds[arm.name] = min(timed(lambda: self._draw(arm, [0])) for _ in range(2))
+            self._seconds[arm.name] = min(one_round(self.pipe, (arm,), 0, self._first)[arm.name] for _ in range(3))
         return self._seconds[arm.name]
 
     def _draw(self, arm: Arm, rows: Sequence[int]) -> torch.Tensor:
@@ -214,14 +205,17 @@ class _Pictures:
         with arm.ready(self.pipe):
             return draw(self.pipe, prompts, seeds, arm.steps, self.call)
 
-    def _references(self, rows: Sequence[int]) -> torch.Tensor:
-        if missing := [row for row in rows if row not in self._truth]:
-            self._truth.update(zip(missing, self._draw(reference(self.steps), missing), strict=True))
-        return torch.stack([self._truth[row] for row in rows])
+    def _references(self, solver: str, rows: Sequence[int]) -> torch.Tensor:
+        if missing := [row for row in rows if (solver, row) not in self._truth]:
+            drawn = self._draw(reference(self.steps, solver), missing)
+            self._truth.update(zip([(solver, row) for row in missing], drawn, strict=True))
+        return torch.stack([self._truth[solver, row] for row in rows])
 
     def _margin(self, pictures: torch.Tensor, truth: torch.Tensor, rows: Sequence[int]) -> list[float]:
+        if not torch.isfinite(pictures).all():
+            return [-CAP] * len(rows)
         if self.floor.kind == "psnr":
-            return [min(value, 100.0) - self.floor.value for value in psnr(pictures, truth).tolist()]
+            return [min(value, CAP) - self.floor.value for value in psnr(pictures, truth).tolist()]
         assert self.judge is not None
         right, before = (self.judge.facts(images, rows) for images in (pictures, truth))
         allowed = self.floor.value / 100

@@ -1,0 +1,51 @@
+"""What quality may not fall below when a plan is tuned."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from accel.errors import AccelError
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What quality may not fall below.
+
+    Attributes:
+        kind: ``"psnr"``, mean distance to the long run in dB; or ``"facts"``, share of pictures in which every stated
+            fact holds, against the long run's.
+        value: In dB; or how many points (hundredths) the share may fall.
+    """
+
+    kind: str
+    value: float
+
+    @classmethod
+    def of(cls, text: str) -> Floor:
+        """``"40 dB"`` or ``"1 point"``; raises `AccelError` for anything else."""
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(db|points?)\s*", text, re.IGNORECASE)
+        if not match:
+            raise AccelError(f"a floor is a distance such as '40 dB' or a loss such as '1 point', not {text!r}")
+        return cls("psnr" if match[2].lower() == "db" else "facts", float(match[1]))
+
+    @property
+    def promise(self) -> str:
+        """The promise of a plan that keeps it."""
+        return "same picture" if self.kind == "psnr" else "same content"
+
+    def __str__(self) -> str:
+        return f"{self.value:g} dB" if self.kind == "psnr" else f"{self.value:g} point" + "s" * (self.value != 1)
+
+    def check(self, fresh: int) -> None:
+        """Raise `AccelError` where ``fresh`` prompts cannot show that the floor is kept.
+
+        Where no picture of ``fresh`` loses a fact, up to 3 in ``fresh`` still may (the rule of three, at 95 %).
+        """
+        if self.kind == "facts" and self.value < (least := 300 / fresh):
+            needed = f"{math.ceil(600 / self.value)} prompts in all" if self.value else "up the idea of no loss at all"
+            raise AccelError(
+                f"{fresh} prompts to judge by cannot tell a loss of {self}: give {needed}, or a floor of "
+                f"{math.ceil(least)} points"
+            )
