@@ -54,13 +54,13 @@ def _page() -> str:
 
 
 _EXPLAINED = """- *Speed-up*: of one picture, all arms taking turns; median over the rounds, with its 95 % interval.
-- *PSNR*, *SSIM*: to the plain picture of the same seed with four times the steps; mean over prompts.
+- *PSNR*, *SSIM*: to the plain picture of the same seed and solver with four times the steps; mean over prompts.
 - *All facts right*: share of pictures in which the reader finds every fact the prompt states.
 - *KID*: distance to rendered scenes in the reader's features.
 - *Frontier gain*: the time the plain pipeline needs for the same PSNR, by taking fewer steps with the best solver, over
   the plan's time; intervals over prompts and rounds. Above 1 the plan is worth having.
 - *At equal content*: the same, for the fastest plain way whose share of right pictures is at most one point below the
-  long run's, where the plan's is as well.
+  long run's, where the plan's is as well; only with 100 prompts and more.
 """
 
 
