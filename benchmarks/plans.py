@@ -1,4 +1,4 @@
-"""Plans against the plain pipeline with fewer steps, at 25, 15 and 50 steps: the numbers of README and docs.
+"""Plans against the plain pipeline with fewer steps, at 25 and 15 steps: the numbers of README and docs.
 
     python benchmarks/plans.py
 
@@ -16,7 +16,7 @@ from accel import cli
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
-RUNS = {25: 48, 15: 24, 50: 12}
+RUNS = {25: 16, 15: 8}
 """Steps of the plans to number of prompts."""
 
 PLANS = (
@@ -36,7 +36,7 @@ def main() -> None:
     """Measure, then write the page."""
     for steps, prompts in RUNS.items():
         folder = RESULTS / f"plans-{steps}"
-        arguments = ["--steps", str(steps), "--n", str(prompts), "--rounds", "5", "--out", str(folder)]
+        arguments = ["--steps", str(steps), "--n", str(prompts), "--rounds", "3", "--out", str(folder)]
         if cli.main(["bench", "--model", "tiny", "--plans", ",".join(PLANS), *arguments]):
             raise SystemExit(1)
     PAGE.write_text(_page(), encoding="utf-8")

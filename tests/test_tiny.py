@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 import accel.tiny
 from accel.tiny import train
@@ -19,6 +18,7 @@ from accel.tiny.models import make_text_encoder, make_unet, make_vae
 from accel.tiny.render import render
 from accel.tiny.scenes import make_scene
 from accel.tiny.tokens import MAX_TOKENS, make_tokenizer
+from accel.tiny.training.evaluate import score
 from accel.tiny.training.flat import FlatWeights
 from accel.tiny.training.latents import tokenize
 from accel.tiny.training.loop import Loop, Settings
@@ -261,17 +261,6 @@ def test_finding_the_folder_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# One prompt per background; the colours are the ones the weights have learnt best.
-PROMPTS = (
-    "a red square on a white background",
-    "an orange square on a black background",
-    "a blue square on a gray background",
-    "an orange square on a blue background",
-    "a red square on a green background",
-    "a blue square on a yellow background",
-)
-
-
 @pytest.fixture(scope="module")
 def pipe():
     from diffusers import DiffusionPipeline
@@ -281,61 +270,19 @@ def pipe():
     return pipe
 
 
-@pytest.fixture(scope="module")
-def pictures(pipe) -> dict[str, NDArray[np.float32]]:
-    """Four pictures ``(4, 64, 64, 3)`` in [0, 1] per prompt, 12 steps."""
-    found = {}
-    for prompt in PROMPTS:
-        generator = torch.Generator().manual_seed(0)
-        found[prompt] = pipe(
-            prompt,
-            num_inference_steps=12,
-            guidance_scale=4.0,
-            num_images_per_prompt=4,
-            generator=generator,
-            output_type="np",
-        ).images
-    return found
+def test_the_pictures_show_what_the_prompts_state(pipe) -> None:
+    """Shares of held-out prompts by kind of fact; the model card has the figures of a larger set."""
+    scores = score(pipe, count=24, steps=12, batch=12).by_difficulty
+    for difficulty, floors in FLOORS.items():
+        facts = scores[difficulty].facts
+        assert all(facts[kind] >= floor for kind, floor in floors.items()), (difficulty, facts)
 
 
-def nearest(pixels: NDArray[np.float32], palette: dict[str, tuple[int, int, int]]) -> NDArray[np.str_]:
-    """Name of the nearest palette colour of every pixel, ``(..., 3)`` to ``(...)``."""
-    table = np.array(list(palette.values())) / 255
-    distance = np.linalg.norm(pixels[..., None, :] - table, axis=-1)
-    return np.array(list(palette))[distance.argmin(-1)]
-
-
-def test_pictures_are_finite_and_not_flat(pictures: dict[str, NDArray[np.float32]]) -> None:
-    for prompt, images in pictures.items():
-        assert images.shape == (4, 64, 64, 3) and np.isfinite(images).all()
-        assert (images.std(axis=(1, 2)).max(axis=-1) > 0.1).all(), prompt
-
-
-def border(image: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The two outermost rows and columns, ``(N, 3)``."""
-    edges = (image[:2], image[-2:], image[:, :2], image[:, -2:])
-    return np.concatenate([edge.reshape(-1, 3) for edge in edges])
-
-
-def test_backgrounds_are_as_said(pictures: dict[str, NDArray[np.float32]]) -> None:
-    """In at least four of five pictures most of the border has the stated background's colour."""
-    right = [
-        (nearest(border(image), BACKGROUNDS) == prompt.split()[-2]).mean() > 0.6
-        for prompt, images in pictures.items()
-        for image in images
-    ]
-    assert np.mean(right) >= 0.8, right
-
-
-def test_objects_have_the_colour_said(pictures: dict[str, NDArray[np.float32]]) -> None:
-    """The commonest object colour is the stated one in at least half of the pictures; chance is one in eight."""
-    right = []
-    for prompt, images in pictures.items():
-        palette = {"ground": BACKGROUNDS[prompt.split()[-2]], **COLOURS}
-        for image in images:
-            counts = {name: int((nearest(image, palette) == name).sum()) for name in COLOURS}
-            right.append(max(counts, key=counts.__getitem__) == prompt.split()[1] and max(counts.values()) > 60)
-    assert np.mean(right) >= 0.5, right
+# What the shipped weights reach, less what 24 prompts may scatter.
+FLOORS = {
+    "one": {"noun": 0.2, "colour": 0.75, "count": 0.8, "background": 0.9},
+    "two": {"noun": 0.1, "colour": 0.6, "count": 0.75, "background": 0.9, "relation": 0.7},
+}
 
 
 def test_shipped_tokenizer_is_the_one_the_builder_makes(pipe) -> None:
