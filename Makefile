@@ -27,9 +27,9 @@ lint: .venv/ready .typetree
 	$(BIN)/ruff format --check .
 	cd .typetree && ../$(BIN)/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache -p accel
 
-# Half an hour on two quiet cores; broken off, it goes on where it was.
+# About half an hour on two quiet cores; broken off, plans.py goes on where it was.
 bench: .venv/ready
-	cd benchmarks && ../$(BIN)/python overhead.py && ../$(BIN)/python plans.py
+	cd benchmarks && for script in overhead facts plans; do ../$(BIN)/python $$script.py || exit 1; done
 
 clean:
 	rm -rf .venv .typetree .mypy_cache .pytest_cache .ruff_cache build out *.egg-info

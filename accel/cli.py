@@ -132,7 +132,6 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
         allow_abbrev=False,
     )
     command.add_argument("prompt", help="what to draw")
-    command.add_argument("--model", default="tiny", help="bundled name, folder or hub id (default: tiny)")
     command.add_argument("--plan", help=_PLAN_HELP)
     command.add_argument("--compare", action="store_true", help="draw plainly too, and time both")
     command.add_argument(
@@ -140,20 +139,13 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     command.add_argument("--out", default="out", metavar="DIR", help="folder for pictures and report (default: out)")
     command.add_argument(
-        "--seed", type=_whole(0, 2**63 - 1), default=0, metavar="N", help="starting noise (default: 0)"
-    )
-    command.add_argument(
         "--steps", type=_whole(1, 1000), default=25, metavar="N", help="steps of the solver (default: 25)"
     )
-    command.add_argument(
-        "--guidance", type=_scale, metavar="X", help="guidance scale (default: the pipeline's, tiny: 4)"
-    )
     command.add_argument("--negative", metavar="TEXT", help="what not to draw")
-    command.add_argument("--size", type=_whole(1, 8192), metavar="N", help="edge in pixels (default: the pipeline's)")
     command.add_argument(
         "--batch", "--n", type=_whole(1, 64), default=1, metavar="N", help="pictures at once, of seeds SEED, SEED+1, …"
     )
-    _add_placement(command)
+    _add_model(command)
 
 
 def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -174,7 +166,6 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument("--out", default="out/bench", metavar="DIR", help="folder (default: out/bench)")
     command.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="what changed between two results")
     _add_subject(command)
-    _add_placement(command)
 
 
 def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -191,22 +182,29 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
     command.add_argument("--why", action="store_true", help="say of every other plan why it was not chosen")
     _add_subject(command)
-    _add_placement(command)
 
 
 def _add_subject(command: argparse.ArgumentParser) -> None:
     """What bench and tune draw."""
     number = _whole(1, 100_000)
-    command.add_argument("--model", default="tiny", help="bundled name, folder or hub id (default: tiny)")
     command.add_argument("--prompts", default="bundled", metavar="FILE", help="one per line (default: bundled)")
     command.add_argument("--n", type=number, default=48, metavar="N", help="prompts, one picture each (default: 48)")
     command.add_argument("--steps", type=_whole(2, 250), default=25, metavar="N", help="of the plans (default: 25)")
     command.add_argument("--batch", type=number, default=8, metavar="N", help="pictures at once, untimed (default: 8)")
-    command.add_argument("--seed", type=_whole(0, 2**63 - 1), default=0, metavar="N", help="(default: 0)")
+    _add_model(command)
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    """The pipeline of a command that draws, and how it is called."""
+    command.add_argument("--model", default="tiny", help="bundled name, folder or hub id (default: tiny)")
+    command.add_argument(
+        "--seed", type=_whole(0, 2**63 - 1), default=0, metavar="N", help="starting noise (default: 0)"
+    )
     command.add_argument(
         "--guidance", type=_scale, metavar="X", help="guidance scale (default: the pipeline's, tiny: 4)"
     )
     command.add_argument("--size", type=_whole(1, 8192), metavar="N", help="edge in pixels (default: the pipeline's)")
+    _add_placement(command)
 
 
 def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:

@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: the subject, its prompts, drawing, and where results go."""
+"""What the benchmark scripts share: the subject, its prompts, and where results go."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from diffusers import DiffusionPipeline
 
 import accel
@@ -14,7 +13,6 @@ from accel.measure.timing import machine
 from accel.tiny.scenes import make_scene
 
 RESULTS = Path(__file__).parent / "results"
-GUIDANCE = 4.0
 
 
 def subject(model: str) -> DiffusionPipeline:
@@ -27,13 +25,6 @@ def subject(model: str) -> DiffusionPipeline:
 def prompts(count: int, first_seed: int = 1000) -> list[str]:
     """Captions of held-out compositions."""
     return [make_scene(seed, held_out=True).caption for seed in range(first_seed, first_seed + count)]
-
-
-def draw(pipe: DiffusionPipeline, texts: list[str], steps: int) -> torch.Tensor:
-    """Pictures ``(batch, 3, height, width)`` in 0 … 1; picture ``i`` starts from the noise of seed ``i``."""
-    noise = [torch.Generator().manual_seed(i) for i in range(len(texts))]
-    run = pipe(texts, num_inference_steps=steps, guidance_scale=GUIDANCE, generator=noise, output_type="pt")
-    return run.images
 
 
 def write(name: str, result: dict[str, Any]) -> Path:

@@ -15,12 +15,14 @@ import time
 import warnings
 
 import torch
-from common import draw, prompts, subject, write
+from common import prompts, subject, write
 
 import accel
 from accel.caches.deepcache import DeepCache
 from accel.caches.guidance import GuidanceCache
 from accel.caches.tgate import TGate
+from accel.commands.generate import BUNDLED_GUIDANCE
+from accel.measure.arms import draw
 from accel.measure.timing import ratio, turn
 
 
@@ -39,7 +41,7 @@ def main() -> None:
     def once(attach: bool) -> tuple[float, torch.Tensor]:
         with accel.accelerate(pipe, idle) if attach else contextlib.nullcontext():
             began = time.process_time()
-            picture = draw(pipe, text, options.steps)
+            picture = draw(pipe, text, [0], options.steps, {"guidance_scale": BUNDLED_GUIDANCE})
             return time.process_time() - began, picture
 
     same = torch.equal(once(True)[1], once(False)[1])

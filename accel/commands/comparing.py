@@ -12,14 +12,12 @@ import torch
 from accel.commands.drawing import Drawn, Request, draw, longest
 from accel.errors import AccelWarning
 from accel.handle import accelerate
+from accel.measure.arms import REFERENCE
 from accel.measure.intervals import Interval
 from accel.measure.quality import psnr
 from accel.measure.timing import interleaved, ratio
 from accel.plan import Plan
 from accel.report import Report
-
-REFERENCE = 4
-"""The reference picture is the plain run of the same seed with this many times the steps."""
 
 _WARM_UP_STEPS = 2
 

@@ -47,7 +47,6 @@ class Found:
         best: The fastest way to draw that keeps the floor.
         baseline: The fastest plain way that keeps it, ``None`` where no plain way does.
         gain: Time of the baseline over that of the best, measured; ``None`` where there is none to compare.
-        margin: Of the best, on prompts not searched on.
         candidates: How many plans there were.
         tried: How many of them were drawn; the others were expected to be too slow, or time ran out.
         rejected: Arm to the reason why it is not the best.
@@ -56,7 +55,6 @@ class Found:
     best: Arm
     baseline: Arm | None = None
     gain: Interval | None = None
-    margin: Interval | None = None
     candidates: int = 0
     tried: int = 0
     rejected: dict[str, str] = field(default_factory=dict)
@@ -167,6 +165,6 @@ def _decide(finalists: Sequence[Arm], measure: Evaluator, fresh: Sequence[int], 
             continue
         gain = measure.ratio(arm, found.best)
         if gain.low > 1 or found.baseline is None:
-            found.best, found.gain, found.margin = arm, gain, margin
+            found.best, found.gain = arm, gain
         else:
             found.reject(arm, f"not measurably faster than {found.best.name}: {gain}")

@@ -13,17 +13,14 @@ from torch import nn
 from accel.tiny.models import make_scheduler, make_unet, make_vae
 from accel.tiny.tokens import make_tokenizer
 from accel.tiny.training import text
-from accel.tiny.training.flat import FlatWeights
 from accel.tiny.training.latents import load_latents
-from accel.tiny.training.loop import read_checkpoint
+from accel.tiny.training.loop import load_average
 
 
 def assemble(out: Path) -> StableDiffusionPipeline:
     """The pipeline of a run's last checkpoints (their moving averages), in float32."""
     unet = make_unet()
-    weights = FlatWeights((unet,))
-    weights.load_state(read_checkpoint(out / "unet" / "checkpoint.pt"))
-    weights.load_ema()
+    load_average((unet,), out / "unet" / "checkpoint.pt")
     # Built anew, not loaded by folder: a loaded model would write that folder's path into its config.
     vae = make_vae()
     vae.load_state_dict(load_file(out / "vae" / "diffusion_pytorch_model.safetensors"))

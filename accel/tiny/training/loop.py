@@ -124,6 +124,17 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
+def load_average(modules: Iterable[nn.Module], checkpoint: Path) -> None:
+    """Give ``modules`` the moving average of the weights in a checkpoint.
+
+    Raises:
+        ValueError: if there is none, or it belongs to other modules.
+    """
+    weights = FlatWeights(modules)
+    weights.load_state(read_checkpoint(checkpoint))
+    weights.load_ema()
+
+
 class Loop:
     """One process of a training run."""
 

@@ -20,8 +20,7 @@ from accel.tiny.reader import CELL, GRID, GROUNDS, NOUNS, OBJECT_COLOURS, TYPICA
 from accel.tiny.render import render
 from accel.tiny.scenes import Scene, make_scene
 from accel.tiny.training.augment import weather
-from accel.tiny.training.flat import FlatWeights
-from accel.tiny.training.loop import read_checkpoint
+from accel.tiny.training.loop import load_average
 from accel.tiny.world import COLOURS, NAMES, SIZE, split_name, visible
 
 _UNCLEAR = 0.12
@@ -181,9 +180,7 @@ def make_task() -> ReaderTask:
 
 def save(task: ReaderTask, checkpoint: Path, folder: Path) -> Path:
     """Write the moving average of a checkpoint to ``folder``, in float16, for `accel.tiny.reader.load`."""
-    weights = FlatWeights(task.modules())
-    weights.load_state(read_checkpoint(checkpoint))
-    weights.load_ema()
+    load_average(task.modules(), checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().half().contiguous() for name, value in task.reader.state_dict().items()}
     save_file(tensors, folder / "model.safetensors")

@@ -19,9 +19,8 @@ from transformers import CLIPTextModel
 from accel.tiny.models import make_text_encoder
 from accel.tiny.scenes import RELATIONS, Scene, SceneObject, make_scene
 from accel.tiny.tokens import MAX_TOKENS, make_tokenizer
-from accel.tiny.training.flat import FlatWeights
 from accel.tiny.training.latents import tokenize
-from accel.tiny.training.loop import read_checkpoint
+from accel.tiny.training.loop import load_average
 from accel.tiny.world import BACKGROUNDS, COLOURS, LANDSCAPES, PLACES, SHAPES, SPRITES
 
 SLOTS = 5
@@ -37,7 +36,7 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "role": (None, *((relation, index) for relation in RELATIONS for index in (0, 1))),
 }
 _GROUNDS = (None, *BACKGROUNDS, *LANDSCAPES)
-_ABSENT: dict[str, object] = {"noun": None, "colour": None, "count": 0, "scale": None, "place": None, "role": None}
+_ABSENT = {name: values[0] for name, values in _VALUES.items()}
 
 Facts = list[tuple[int, dict[str, object]]]
 """Token index and the facts that token must state."""
@@ -139,9 +138,7 @@ def make_task() -> TextTask:
 
 def save(task: TextTask, checkpoint: Path, out: Path) -> Path:
     """Write the moving average of a checkpoint's encoder as ``out/text_encoder``."""
-    weights = FlatWeights(task.modules())
-    weights.load_state(read_checkpoint(checkpoint))
-    weights.load_ema()
+    load_average(task.modules(), checkpoint)
     task.text_encoder.save_pretrained(out / "text_encoder")
     return out / "text_encoder"
 

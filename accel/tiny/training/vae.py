@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from accel.tiny.models import LATENT_LOGVAR, make_vae
 from accel.tiny.render import render
 from accel.tiny.scenes import Scene, make_scene
-from accel.tiny.training.flat import FlatWeights
-from accel.tiny.training.loop import read_checkpoint
+from accel.tiny.training.loop import load_average
 from accel.tiny.world import SIZE
 
 CROP = 32
@@ -88,9 +87,7 @@ def make_task(*, init: Path | None = None, decoder_only: bool = False) -> VaeTas
 
 def save(task: VaeTask, checkpoint: Path, out: Path) -> Path:
     """Write the moving average of a checkpoint as ``out/vae``, a diffusers model folder."""
-    weights = FlatWeights(task.modules())
-    weights.load_state(read_checkpoint(checkpoint))
-    weights.load_ema()
+    load_average(task.modules(), checkpoint)
     task.vae.save_pretrained(out / "vae")
     return out / "vae"
 
