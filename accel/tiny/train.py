@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(options: argparse.Namespace, stage: str, **defaults: float) -> Settings:
+def _settings(options: argparse.Namespace, stage: str, *, muon: bool = False, **defaults: float) -> Settings:
     length = {"steps": options.steps, "minutes": options.minutes}
     if options.steps is None and options.minutes is None:
         length["minutes"] = defaults["minutes"]
@@ -65,6 +65,7 @@ def _settings(options: argparse.Namespace, stage: str, **defaults: float) -> Set
         batch=options.batch or int(defaults["batch"]),
         ema=defaults["ema"],
         weight_decay=defaults["weight_decay"],
+        muon=muon,
         seed=options.seed,
         dtype=_DTYPES[options.dtype],
         device=options.device,
@@ -98,7 +99,9 @@ def _latents(options: argparse.Namespace) -> None:
 
 
 def _unet(options: argparse.Namespace) -> None:
-    settings = _settings(options, "unet", learning_rate=1e-3, batch=16, minutes=60, ema=0.998, weight_decay=0.01)
+    settings = _settings(
+        options, "unet", muon=True, learning_rate=1e-3, batch=32, minutes=60, ema=0.998, weight_decay=0.01
+    )
     make = functools.partial(unet.make_task, options.out, init=options.init)
     run(make, settings, options.processes)
 

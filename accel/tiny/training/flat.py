@@ -11,6 +11,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from accel.tiny.training.muon import Muon
+
 
 class FlatWeights:
     """Parameters of several modules as views of one buffer, with AdamW and a moving average.
@@ -21,6 +23,7 @@ class FlatWeights:
         device: Where everything lives.
         betas: AdamW's decay rates.
         weight_decay: AdamW's decoupled decay.
+        muon: Whether matrices take Muon's steps instead of AdamW's.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class FlatWeights:
         device: torch.device | str = "cpu",
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.01,
+        muon: bool = False,
     ) -> None:
         self.modules = [module.to(device) for module in modules]
         self.parameters = [p for module in self.modules for p in module.parameters() if p.requires_grad]
@@ -40,6 +44,8 @@ class FlatWeights:
         self.grad = torch.zeros_like(self.work)
         self.ema = master.clone()
         self.optimizer = torch.optim.AdamW([self.master], lr=0.0, betas=betas, weight_decay=weight_decay, fused=True)
+        self.muon = Muon([p.shape for p in self.parameters]) if muon else None
+        self.momentum = torch.zeros_like(master) if muon else None
         for module in self.modules:
             module.to(dtype)
         self._point_into(self.work)
@@ -62,6 +68,8 @@ class FlatWeights:
         norm = float(gradient.norm())
         if norm > clip:
             gradient.mul_(clip / norm)
+        if self.muon and self.momentum is not None:  # leaves no gradient for AdamW, which then only decays
+            self.muon.step(self.master.detach(), gradient, self.momentum, learning_rate)
         self.master.grad = gradient
         self.optimizer.param_groups[0]["lr"] = learning_rate
         self.optimizer.step()
@@ -81,6 +89,8 @@ class FlatWeights:
         """Everything needed to go on, as plain tensors."""
         moments = self.optimizer.state.get(self.master, {})
         state = {"master": self.master.detach(), "ema": self.ema}
+        if self.momentum is not None:
+            state["momentum"] = self.momentum
         state.update({name: moments[name] for name in ("step", "exp_avg", "exp_avg_sq") if name in moments})
         return state
 
@@ -99,6 +109,8 @@ class FlatWeights:
             self.master.copy_(state["master"])
             self.work.copy_(state["master"])
             self.ema.copy_(state["ema"])
+            if self.momentum is not None and "momentum" in state:
+                self.momentum.copy_(state["momentum"])
         if "exp_avg" in state:
             self.optimizer.state[self.master] = {
                 "step": state["step"].clone(),

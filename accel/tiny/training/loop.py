@@ -44,6 +44,7 @@ class Settings:
         decay: Share of the run, at its end, over which the learning rate falls to zero.
         ema: Moving average of the weights, per step.
         weight_decay: AdamW's decay.
+        muon: Whether matrices are trained by Muon instead.
         seed: Seed of data and noise.
         dtype: Type of the working weights.
         device: ``"cpu"`` or ``"cuda"``.
@@ -58,6 +59,7 @@ class Settings:
     decay: float = 0.4
     ema: float = 0.998
     weight_decay: float = 0.01
+    muon: bool = False
     seed: int = 0
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
@@ -107,6 +109,7 @@ def _worker(rank: int, world: int, store: str, make_task: Callable[[], Task], se
         dtype=settings.dtype,
         device=settings.device,
         weight_decay=settings.weight_decay,
+        muon=settings.muon,
     )
     Loop(task, weights, settings, rank, world).run()
     if world > 1:
