@@ -29,6 +29,21 @@ class Run:
         """Solver steps planned (a second-order solver has two per interval)."""
         return len(self.times)
 
+    def along(self, axis: str) -> list[float]:
+        """Where each step is on an axis: its ``time``, its ``sigma`` or its ``logsnr``.
+
+        The last is -2 ln(noise / signal); sigmas that end at one are shares of noise, as in flow matching, where the
+        signal is the rest. Where any of them is not finite, the times stand in.
+        """
+        if axis == "sigma":
+            places = self.sigmas
+        elif axis == "logsnr":
+            flow = max(self.sigmas) <= 1
+            places = [_logsnr(sigma, 1 - sigma if flow else 1.0) for sigma in self.sigmas]
+        else:
+            return self.times
+        return places if all(map(math.isfinite, places)) else self.times
+
     @classmethod
     def of(cls, scheduler: Any, denoiser: nn.Module, planned: Any, args: Any, kwargs: Any) -> Run | None:
         """The run that begins with this denoiser call; ``planned`` is the pipeline's own count of steps, if it has one.
@@ -117,6 +132,10 @@ def _first_index(scheduler: Any, times: list[float], timestep: Any) -> int:
     if value is None:
         return 0
     return next((i for i, t in enumerate(times) if math.isclose(t, value, rel_tol=1e-5)), 0)
+
+
+def _logsnr(noise: float, signal: float) -> float:
+    return -2 * math.log(noise / signal) if noise > 0 and signal > 0 else math.nan
 
 
 def _sigmas(scheduler: Any, first: int, times: list[float]) -> list[float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from accel.caches.executor import Executor
-from accel.caches.predict import ORDER
+from accel.caches.predict import Axis, check_how
 from accel.caches.table import Row, Table, every
 from accel.clock import Clock
 from accel.errors import AccelError
@@ -35,7 +35,9 @@ class DeepCache(Technique):
     warm_up: int = 3
     """Steps computed in full at the start."""
     how: str = "linear"
-    """Predictor: ``reuse`` (the paper's) or ``linear``."""
+    """Predictor: ``reuse`` (the paper's), ``linear`` or ``quadratic``."""
+    axis: Axis = "time"
+    """What the predictor runs along: ``time``, ``sigma`` or ``logsnr``."""
     level: int = 1
     """UNets: the deep part starts at this level (0 is the full resolution)."""
     blocks: tuple[int, int] = (1, -1)
@@ -43,8 +45,7 @@ class DeepCache(Technique):
 
     def __post_init__(self) -> None:
         positive(self, interval=self.interval, warm_up=self.warm_up, level=self.level)
-        if self.how not in ORDER or self.how == "zero":
-            raise AccelError(f"deepcache: how must be reuse or linear, not {self.how!r}")
+        check_how(self.how, self.axis, without=("zero", "fitted"))
         if len(self.blocks) != 2 or any(type(end) is not int for end in self.blocks):
             raise AccelError(f"deepcache: blocks is a pair of whole numbers (start, stop), not {self.blocks!r}")
 
@@ -63,7 +64,7 @@ class DeepCache(Technique):
 
     def table(self, sites: list[Site], steps: int) -> Table:
         """The method as a table for ``steps`` steps."""
-        row = Row(every(self.interval, steps, self.warm_up), self.how)
+        row = Row(every(self.interval, steps, self.warm_up), self.how, self.axis)
         return Table(steps, {site.name: row for site in sites})
 
     def attach(self, target: Target, clock: Clock, recorder: Recorder) -> Detach:

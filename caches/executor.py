@@ -16,7 +16,7 @@ import torch
 from diffusers.hooks import ModelHook
 from torch import nn
 
-from accel.caches.past import Entry, Past, order
+from accel.caches.past import Entry, Past
 from accel.caches.predict import predict
 from accel.caches.table import Row, Table
 from accel.calls import Call, Lane, Proceed
@@ -40,8 +40,10 @@ class _State:
 
     past: Past
     rows: dict[str, Row] = field(default_factory=dict)
-    shapes: dict[Hashable, tuple[int, Tree]] = field(default_factory=dict)
-    """Of interior outputs: (rows, structure)."""
+    places: dict[str, list[float]] = field(default_factory=dict)
+    """Where each step is, by axis."""
+    shapes: dict[tuple[str, str, str], tuple[int, Tree]] = field(default_factory=dict)
+    """Of interior outputs by site, module and branch: (rows, structure)."""
     newest: dict[Hashable, Call] = field(default_factory=dict)
     """By denoiser and branch."""
     proven: set[Hashable] = field(default_factory=set)
@@ -83,6 +85,7 @@ class Executor:
             self.recorder.decline(self.technique, f"its table is for {table.steps} steps, this run has {run.steps}")
             return
         self.state.rows = {site.name: row for site in self.sites if (row := table.row(site)) is not None}
+        self.state.places = {row.axis: run.along(row.axis) for row in self.state.rows.values()}
 
     def _end(self) -> None:
         self.state.past.clear()
@@ -127,6 +130,7 @@ class Executor:
         if earlier and (reason := call.changed_since(earlier)):
             self.recorder.decline(self.technique, reason)
             self.state.past.forget(*(k for k in self.state.past.keys() if k[1] == call.branch))  # type: ignore[index]
+            self.state.shapes = {k: shape for k, shape in self.state.shapes.items() if k[2] != call.branch}
 
     def _can_predict(self, site: Site) -> bool:
         row = self.state.rows[site.name]
@@ -135,40 +139,43 @@ class Executor:
         if site.name in self.state.leaking:
             self.recorder.decline(self.technique, _LEAK)
             return False
-        if len(self.state.past.usable(self._key(site), self._lane)) >= order(row):
+        wanted = row.order(self.clock.step)
+        if len(self.state.past.usable(self._key(site), self._lane)) >= wanted:
             return True
-        self.recorder.decline(self.technique, f"fewer than {order(row)} computed values to predict from")
+        self.recorder.decline(self.technique, f"fewer than {wanted} computed values to predict from")
         return False
 
     # --- a site ------------------------------------------------------------------------------------------------
 
     def at_site(self, site: Site, compute: Callable[[], Tree]) -> Tree:
         """The output of ``site`` in the current call, computed or predicted."""
-        row = self.state.rows.get(site.name)
+        row, step = self.state.rows.get(site.name), self.clock.step
         if self.call is None or row is None:
             return compute()
-        key = self._key(site)
         predicted = site.name in self.predicting
         if predicted:
-            value = predict(row.how, self.state.past.usable(key, self._lane), self.clock.time)
+            past = self.state.past.usable(self._key(site), self._lane)
+            value = predict(row.weigh(step, [at for at, _ in past], self.state.places[row.axis]), past)
         else:
             value = compute()
-            if row.keeps(self.clock.step):
-                self.state.past.keep(key, Entry(self.clock.time, self._lane, self.call.batch, value), order(row))
-        if self.clock.step == row.last():
-            self.state.past.forget(key)
+            if row.keeps(step):
+                self.state.past.keep(self._key(site), Entry(step, self._lane, self.call.batch, value), row.depth)
+        if step == row.last:
+            self.state.past.forget(self._key(site))
         self.cells.setdefault(site.name, []).append(predicted)
         return value
 
     def inside_region(self, site: Site, name: str, compute: Callable[[], Tree]) -> Tree:
         """The output of an interior module: a placeholder while the region is predicted."""
-        if self.call is None or site.name not in self.state.rows:
+        row = self.state.rows.get(site.name)
+        if self.call is None or row is None or self.clock.step > row.last:
             return compute()
         key = (site.name, name, self.call.branch)
         if site.name in self.predicting:
             return _placeholder(*self.state.shapes[key], self._rows_now)
         value = compute()
-        self.state.shapes[key] = (self._rows_now, map_tensors(_Shape, value))
+        if key not in self.state.shapes:
+            self.state.shapes[key] = (self._rows_now, map_tensors(_Shape, value))
         return value
 
     # --- which rows --------------------------------------------------------------------------------------------

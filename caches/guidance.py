@@ -18,12 +18,11 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from accel.caches.past import Entry, Past, order
-from accel.caches.predict import ORDER, predict
+from accel.caches.past import Entry, Past
+from accel.caches.predict import Axis, check_how, predict
 from accel.caches.table import Row, every
 from accel.calls import Call, Proceed
 from accel.clock import Clock
-from accel.errors import AccelError
 from accel.report import Recorder
 from accel.runs import Run
 from accel.target import Target
@@ -49,6 +48,7 @@ class GuidanceExecutor:
         self.clock, self.recorder = clock, recorder
         self.past = Past(recorder)
         self.row = Row("")
+        self.places: list[float] = []  # where each step is on the row's axis
         self.newest: Call | None = None
         self.first: tuple[int, Tree] | None = None  # step and output of the `cond` call, kept for the `uncond` one
 
@@ -62,6 +62,7 @@ class GuidanceExecutor:
 
     def _begin(self, run: Run) -> None:
         self.row = self.rule(run.steps)
+        self.places = run.along(self.row.axis)
 
     def _end(self) -> None:
         self.past.clear()
@@ -171,17 +172,19 @@ class GuidanceExecutor:
     def _can_predict(self) -> bool:
         if not self.row.predicts(self.clock.step):
             return False
-        if len(self.past.usable(_KEY, None)) >= order(self.row):
+        wanted = self.row.order(self.clock.step)
+        if len(self.past.usable(_KEY, None)) >= wanted:
             return True
-        self.recorder.decline(self.technique, f"fewer than {order(self.row)} computed differences to predict from")
+        self.recorder.decline(self.technique, f"fewer than {wanted} computed differences to predict from")
         return False
 
     def _keep(self, difference: torch.Tensor) -> None:
-        entry = Entry(self.clock.time, None, difference.shape[0], difference)
-        self.past.keep(_KEY, entry, order(self.row))
+        entry = Entry(self.clock.step, None, difference.shape[0], difference)
+        self.past.keep(_KEY, entry, self.row.depth)
 
     def _difference(self) -> torch.Tensor:
-        return predict(self.row.how, self.past.usable(_KEY, None), self.clock.time)
+        past = self.past.usable(_KEY, None)
+        return predict(self.row.weigh(self.clock.step, [step for step, _ in past], self.places), past)
 
 
 def _is_position(keyword: str) -> bool:
@@ -202,12 +205,13 @@ class GuidanceCache(Technique):
     warm_up: int = 3
     """Steps computed in full at the start."""
     how: str = "linear"
-    """Predictor: ``zero``, ``reuse`` or ``linear``."""
+    """Predictor: ``zero``, ``reuse``, ``linear`` or ``quadratic``."""
+    axis: Axis = "time"
+    """What the predictor runs along: ``time``, ``sigma`` or ``logsnr``."""
 
     def __post_init__(self) -> None:
         positive(self, interval=self.interval, warm_up=self.warm_up)
-        if self.how not in ORDER:
-            raise AccelError(f"guidance: no predictor is called {self.how!r}: there are {', '.join(ORDER)}")
+        check_how(self.how, self.axis, without=("fitted",))
 
     @property
     def claims(self) -> frozenset[Claim]:
@@ -218,6 +222,6 @@ class GuidanceCache(Technique):
 
     def attach(self, target: Target, clock: Clock, recorder: Recorder) -> Detach:
         def rule(steps: int) -> Row:
-            return Row(every(self.interval, steps, self.warm_up), self.how)
+            return Row(every(self.interval, steps, self.warm_up), self.how, self.axis)
 
         return GuidanceExecutor(self.name, rule, clock, recorder).attach()

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from accel.caches.predict import ORDER, Sample
-from accel.caches.table import Row
+from accel.caches.predict import Sample
 from accel.calls import Lane
 from accel.report import Recorder
 from accel.tensors import Tree, map_tensors, nbytes, rows
@@ -18,7 +17,7 @@ from accel.tensors import Tree, map_tensors, nbytes, rows
 class Entry:
     """A computed value: when, for which rows of a batch of how many."""
 
-    time: float
+    step: int
     lane: Lane
     batch: int
     value: Tree
@@ -33,7 +32,7 @@ class Past:
 
     def keep(self, key: Hashable, entry: Entry, order: int) -> None:
         """Add a copy of ``entry`` (models may write into the original) and drop all but the last ``order``."""
-        copied = Entry(entry.time, entry.lane, entry.batch, map_tensors(torch.Tensor.clone, entry.value))
+        copied = Entry(entry.step, entry.lane, entry.batch, map_tensors(torch.Tensor.clone, entry.value))
         kept = self._entries.setdefault(key, [])
         kept.append(copied)
         self._recorder.cached(nbytes(copied.value))
@@ -43,7 +42,7 @@ class Past:
     def usable(self, key: Hashable, lane: Lane) -> list[Sample]:
         """The kept samples that cover the rows of ``lane``, cut down to them, oldest first."""
         entries = self._entries.get(key, ())
-        return [(e.time, _cut(e, lane)) for e in entries if e.lane is None or e.lane == lane]
+        return [(e.step, _cut(e, lane)) for e in entries if e.lane is None or e.lane == lane]
 
     def forget(self, *keys: Hashable) -> None:
         """Free what is kept for these keys."""
@@ -64,8 +63,3 @@ def _cut(entry: Entry, lane: Lane) -> Tree:
     if lane is None or entry.lane == lane:
         return entry.value
     return rows(entry.value, entry.batch, slice(*lane))
-
-
-def order(row: Row) -> int:
-    """How many values the row's predictor looks at."""
-    return ORDER[row.how]

@@ -1,39 +1,78 @@
-"""How to guess a value from the last computed ones.
+"""How to guess a value from the last computed ones: always a weighted sum of them.
 
-With y1 the newest value, computed at time t1, and y0 the one before it, at t0:
+    y(t) = w1 y1 + w2 y2 + …        y1 the newest, computed at time t1
 
-    zero     y(t) = 0
-    reuse    y(t) = y1
-    linear   y(t) = y0 + (t - t0) / (t1 - t0) * (y1 - y0)
+    zero       no terms
+    reuse      1
+    linear     the straight line through y2 and y1, at t
+    quadratic  the parabola through y3, y2 and y1, at t
+    fitted     weights that were fitted for this step, see `accel.caches.fitting`
 
-Time is the solver's timestep. Reusing costs as much quality as taking fewer steps saves time; extrapolating the same
-cells does not (see docs/caching.md for the measurement).
+Polynomials run along an *axis*: the solver's timestep (``time``), its noise level (``sigma``) or ``logsnr``, which is
+-2 ln sigma where sigma is noise over signal. Reusing costs as much quality as taking fewer steps saves
+time; extrapolating the same cells does not (see docs/caching.md for the measurement).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Literal, get_args
 
 import torch
 
+from accel.errors import AccelError
 from accel.tensors import Tree, map_tensors
 
-ORDER = {"zero": 0, "reuse": 1, "linear": 2}
-"""Predictor → how many computed values it looks at."""
+ORDER = {"zero": 0, "reuse": 1, "linear": 2, "quadratic": 3}
+"""Predictor → how many computed values it looks at; ``fitted`` looks at as many as it has weights."""
 
-Sample = tuple[float, Tree]
-"""A computed value and the time it was computed at."""
+Axis = Literal["time", "sigma", "logsnr"]
+
+Sample = tuple[int, Tree]
+"""A computed value and the step it was computed at."""
+
+Weights = tuple[float, ...]
+"""Of the computed values, the newest first."""
 
 
-def predict(how: str, past: Sequence[Sample], time: float) -> Tree:
-    """The value at ``time`` from ``past`` (oldest first, at least ``ORDER[how]`` samples).
+def check_how(how: str, axis: str = "time", without: Sequence[str] = ()) -> None:
+    """Raise `AccelError` for a predictor that does not exist or is one of ``without``, and for an unknown axis."""
+    offered = [name for name in (*ORDER, "fitted") if name not in without]
+    if how not in offered:
+        raise AccelError(f"no predictor here is called {how!r}: there are {', '.join(offered)}")
+    if axis not in get_args(Axis):
+        raise AccelError(f"predictors run along {', '.join(get_args(Axis))}, not {axis!r}")
+
+
+def predict(weights: Weights, past: Sequence[Sample]) -> Tree:
+    """The weighted sum of the last values in ``past`` (oldest first, at least as many as there are weights).
 
     The result never shares memory with ``past``: models may write into what they are given.
     """
-    if how == "linear":
-        (t0, y0), (t1, y1) = past[-2:]
-        if t0 != t1:  # second-order solvers visit a time twice
-            weight = (time - t0) / (t1 - t0)
-            return map_tensors(lambda a, b: torch.lerp(a, b, weight), y0, y1)
     _, newest = past[-1]
-    return map_tensors(torch.Tensor.clone, newest)
+    total = map_tensors(_scaled(weights[0] if weights else 0.0), newest)
+    for weight, (_, value) in zip(weights[1:], reversed(past[:-1]), strict=False):
+        total = map_tensors(lambda y, v, w=weight: y.add_(v, alpha=w) if _counts(y) else y, total, value)
+    return total
+
+
+def lagrange(times: Sequence[float], time: float) -> Weights:
+    """Weights of the polynomial through the values at ``times`` (oldest first), at ``time``; newest first.
+
+    w_i = prod over j ≠ i of (t - t_j) / (t_i - t_j). A time that occurs twice (second-order solvers visit one again)
+    counts once, with its newest value.
+    """
+    newest_first = list(reversed(times))
+    distinct = list(dict.fromkeys(newest_first))
+    weight = {a: prod((time - b) / (a - b) for b in distinct if b != a) for a in distinct}
+    return tuple(weight.pop(t, 0.0) for t in newest_first)
+
+
+def _scaled(weight: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda y: y.clone() if weight == 1.0 or not _counts(y) else y * weight
+
+
+def _counts(tensor: torch.Tensor) -> bool:
+    """Masks and indices are handed on as they are."""
+    return tensor.dtype.is_floating_point

@@ -1,16 +1,18 @@
 """The table that every cache is at run time: [step × site] → compute or predict, and how to predict.
 
 JSON form: ``{"steps": 8, "rows": {"unet[level>=1]": {"cells": "11101010", "how": "linear"}}}``: one character per
-step, ``1`` computes and ``0`` predicts. A row is named after one site or a kind of site (``cross_attn``).
+step, ``1`` computes and ``0`` predicts; ``axis`` and ``weights`` where they matter. A row is named after one site or a
+kind of site (``cross_attn``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from accel.caches.predict import ORDER
+from accel.caches.predict import ORDER, Axis, Weights, check_how, lagrange
 from accel.errors import AccelError
 from accel.sites import Site
 
@@ -23,12 +25,21 @@ class Row:
     """``1`` = compute, ``0`` = predict, one per step."""
     how: str = "linear"
     """The predictor, see `accel.caches.predict`."""
+    axis: Axis = "time"
+    """What ``linear`` and ``quadratic`` run along, see `accel.caches.predict`."""
+    weights: tuple[Weights, ...] = ()
+    """Of ``fitted``: one list per predicted cell, for the computed values from the newest on."""
 
     def __post_init__(self) -> None:
         if set(self.cells) - {"0", "1"}:
             raise AccelError(f"a row's cells are 1 (compute) and 0 (predict), not {self.cells!r}")
-        if self.how not in ORDER:
-            raise AccelError(f"no predictor is called {self.how!r}: there are {', '.join(ORDER)}")
+        check_how(self.how, self.axis)
+        object.__setattr__(self, "weights", tuple(map(tuple, self.weights)))
+        wanted = self.cells.count("0") if self.how == "fitted" else 0
+        if len(self.weights) != wanted:
+            raise AccelError(
+                f"a {self.how} row with these cells has {wanted} lists of weights, not {len(self.weights)}"
+            )
 
     def predicts(self, step: int) -> bool:
         """Is the cell of ``step`` predicted? Steps beyond the row compute."""
@@ -36,16 +47,56 @@ class Row:
 
     def keeps(self, step: int) -> bool:
         """Will a value computed at ``step`` still be looked at: is it among the last few before a predicted cell?"""
-        newer = 0
-        for cell in self.cells[step + 1 :]:
-            if cell == "0":
-                return newer < ORDER[self.how]
-            newer += 1
-        return False
+        return step < len(self.cells) and self._kept[step]
 
+    @cached_property
     def last(self) -> int:
         """The last predicted step, -1 if there is none: afterwards nothing needs to be kept."""
         return self.cells.rfind("0")
+
+    def order(self, step: int) -> int:
+        """How many computed values the prediction of ``step`` looks at."""
+        return len(self._fitted(step)) if self.how == "fitted" else ORDER[self.how]
+
+    @cached_property
+    def depth(self) -> int:
+        """How many computed values any of its predictions looks at."""
+        return max((self.order(step) for step in range(len(self.cells)) if self.predicts(step)), default=0)
+
+    def weigh(self, step: int, computed: Sequence[int], places: Sequence[float]) -> Weights:
+        """The weights in the prediction of ``step`` of the values ``computed`` at these steps (oldest first).
+
+        ``places`` says where on the row's axis each step of the run is.
+        """
+        if self.how == "fitted":
+            return self._fitted(step)
+        used = computed[len(computed) - self.order(step) :]
+        return lagrange([places[each] for each in used], places[step])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form: the cells, how, and what is not at its default."""
+        data: dict[str, Any] = {"cells": self.cells, "how": self.how}
+        if self.axis != "time":
+            data["axis"] = self.axis
+        if self.weights:
+            data["weights"] = [list(weights) for weights in self.weights]
+        return data
+
+    def _fitted(self, step: int) -> Weights:
+        return self.weights[self.cells.count("0", 0, step)]
+
+    @cached_property
+    def _kept(self) -> list[bool]:
+        """Walks backwards: how many more computed values do the predictions to come look at?"""
+        kept, wanted = [], 0
+        for step in reversed(range(len(self.cells))):
+            if self.predicts(step):
+                wanted = max(wanted, self.order(step))
+                kept.append(False)
+            else:
+                kept.append(wanted > 0)
+                wanted = max(0, wanted - 1)
+        return kept[::-1]
 
 
 @dataclass(frozen=True)
@@ -61,8 +112,7 @@ class Table:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, see the module's text."""
-        rows = {name: {"cells": row.cells, "how": row.how} for name, row in self.rows.items()}
-        return {"steps": self.steps, "rows": rows}
+        return {"steps": self.steps, "rows": {name: row.to_dict() for name, row in self.rows.items()}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Table:
@@ -72,7 +122,7 @@ class Table:
         try:
             rows = {name: Row(**row) for name, row in data["rows"].items()}
         except (TypeError, AttributeError) as error:
-            raise AccelError(f"a row of a cache table has the keys cells and how: {error}") from None
+            raise AccelError(f"a row of a cache table has the keys cells, how, axis and weights: {error}") from None
         for name, row in rows.items():
             if len(row.cells) != data["steps"]:
                 raise AccelError(f"row {name} has {len(row.cells)} cells for {data['steps']} steps")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from accel.caches.executor import Executor
 from accel.caches.guidance import GuidanceExecutor, Survivor
-from accel.caches.predict import ORDER
+from accel.caches.predict import check_how
 from accel.caches.table import Row, Table, every
 from accel.clock import Clock
 from accel.errors import AccelError
@@ -49,8 +49,7 @@ class TGate(Technique):
         fraction = isinstance(self.gate, float) and 0 < self.gate < 1
         if not fraction and (not isinstance(self.gate, int) or isinstance(self.gate, bool) or self.gate < 1):
             raise AccelError(f"tgate: gate is a number of steps (1, 2, …) or a fraction of the run, not {self.gate!r}")
-        if self.how not in ORDER or self.how == "zero":
-            raise AccelError(f"tgate: how must be reuse or linear, not {self.how!r}")
+        check_how(self.how, without=("zero", "fitted"))
         if self.cutoff not in (None, "cond", "uncond"):
             raise AccelError(f"tgate: cutoff is None, cond or uncond, not {self.cutoff!r}")
 

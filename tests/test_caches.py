@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from diffusers import DiffusionPipeline, WanVACETransformer3DModel
 import accel
 from accel.caches.deepcache import DeepCache
 from accel.caches.past import Entry, Past
-from accel.caches.predict import predict
+from accel.caches.predict import lagrange, predict
 from accel.caches.table import Row, Table, every
 from accel.errors import AccelError
 from accel.report import Recorder
+from accel.runs import Run
 from tests.families import case
 from tests.families.seeding import seed_weights
 
@@ -55,33 +57,64 @@ def test_a_table_survives_json_and_names_what_is_wrong():
         Table.from_dict({"steps": 4, "rows": {"ff": {"cells": "110"}}})
     with pytest.raises(AccelError, match="exactly the keys"):
         Table.from_dict({"steps": 4})
-    with pytest.raises(AccelError, match="cells and how"):
+    with pytest.raises(AccelError, match="cells, how, axis and weights"):
         Table.from_dict({"steps": 1, "rows": {"ff": {"cell": "1"}}})
 
 
-def test_linear_is_exact_on_a_line_and_reuse_on_a_constant():
-    line = [(t, torch.full((2, 3), 5.0 - 0.25 * t, dtype=torch.float64)) for t in (900.0, 800.0)]
-    expected = torch.full((2, 3), 5.0 - 0.25 * 640, dtype=torch.float64)
-    torch.testing.assert_close(predict("linear", line, 640.0), expected)
-    assert torch.equal(predict("reuse", line, 640.0), line[-1][1])
+@pytest.mark.parametrize("how, degree", [("reuse", 0), ("linear", 1), ("quadratic", 2)])
+def test_polynomials_are_exact_on_polynomials(how, degree):
+    places = [900.0, 800.0, 650.0, 640.0]
+    values = [
+        (step, torch.full((2, 3), 5.0 - 0.25 * place**degree, dtype=torch.float64)) for step, place in enumerate(places)
+    ]
+    row = Row("1110", how)
+    guess = predict(row.weigh(3, [0, 1, 2], places), values[:3])
+    torch.testing.assert_close(guess, values[3][1])
 
 
-def test_linear_repeats_the_newest_value_when_a_time_is_visited_twice():
-    past = [(500.0, torch.zeros(3)), (500.0, torch.ones(3))]
-    assert torch.equal(predict("linear", past, 400.0), torch.ones(3))
+def test_a_place_that_is_visited_twice_counts_once_with_its_newest_value():
+    assert lagrange([500.0, 500.0], 400.0) == (1.0, 0.0)
+    assert lagrange([600.0, 500.0, 500.0], 400.0) == (2.0, 0.0, -1.0)
 
 
-@pytest.mark.parametrize("how", ["reuse", "linear"])
-def test_a_prediction_never_shares_memory_with_what_is_kept(how):
-    kept = [(2.0, torch.zeros(3)), (1.0, torch.ones(3))]
-    predict(how, kept, 0.0).fill_(torch.nan)
-    assert torch.equal(kept[-1][1], torch.ones(3))
+def test_a_fitted_row_weighs_as_it_was_told():
+    row = Row("1010", "fitted", weights=((0.9,), (1.5, -0.5)))
+    assert [row.weigh(step, [0, 2], []) for step in (1, 3)] == [(0.9,), (1.5, -0.5)]
+    assert (row.order(1), row.order(3), row.depth) == (1, 2, 2)
+    assert values(row, [0, 2]) == [0, 2]
+    past = [(0, torch.ones(2)), (2, torch.full((2,), 3.0))]
+    torch.testing.assert_close(predict((1.5, -0.5), past), torch.full((2,), 4.0))
+    assert Table.from_dict(Table(4, {"ff": row}).to_dict()).rows["ff"] == row
+
+
+def test_a_fitted_row_needs_weights_for_every_predicted_cell_and_others_none():
+    with pytest.raises(AccelError, match="2 lists of weights, not 1"):
+        Row("1010", "fitted", weights=((0.9,),))
+    with pytest.raises(AccelError, match="0 lists of weights, not 1"):
+        Row("10", "linear", weights=((0.9,),))
+
+
+def test_axes_follow_the_noise_levels_and_fall_back_on_the_times():
+    run = Run([900.0, 500.0, 100.0], [8.0, 2.0, 0.5])
+    assert run.along("time") == run.times and run.along("sigma") == run.sigmas
+    assert run.along("logsnr") == pytest.approx([-2 * math.log(sigma) for sigma in run.sigmas])
+    flow = Run([900.0, 500.0], [0.75, 0.5])
+    assert flow.along("logsnr") == pytest.approx([-2 * math.log(3.0), 0.0])
+    assert Run([9.0, 5.0], [math.inf, 1.0]).along("logsnr") == [9.0, 5.0]
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (1.5, -0.5)])
+def test_a_prediction_never_shares_memory_with_what_is_kept(weights):
+    kept = [(0, torch.zeros(3)), (1, torch.ones(3))]
+    predict(weights, kept).fill_(torch.nan)
+    assert torch.equal(kept[-1][1], torch.ones(3)) and torch.equal(kept[0][1], torch.zeros(3))
 
 
 def test_a_prediction_keeps_the_structure_of_block_outputs():
-    a, b = torch.zeros(1, 2), torch.ones(1, 4)
-    hidden, text, nothing = predict("linear", [(1.0, (a, b, None)), (0.5, (a + 1, b + 1, None))], 0.0)
-    assert nothing is None
+    a, b, ids = torch.zeros(1, 2), torch.ones(1, 4), torch.arange(3)
+    past = [(0, (a, b, None, ids)), (1, (a + 1, b + 1, None, ids))]
+    hidden, text, nothing, same = predict((2.0, -1.0), past)
+    assert nothing is None and torch.equal(same, ids)
     torch.testing.assert_close(hidden, a + 2)
     torch.testing.assert_close(text, b + 2)
 
@@ -96,10 +129,10 @@ def test_past_copies_counts_bytes_and_frees():
     account = recorder()
     past = Past(account)
     value = torch.ones(4, 8)
-    for time in (3.0, 2.0, 1.0):
-        past.keep("site", Entry(time, None, 4, value), order=2)
+    for step in (0, 1, 2):
+        past.keep("site", Entry(step, None, 4, value), order=2)
     value.zero_()
-    assert [(time, kept.sum().item()) for time, kept in past.usable("site", None)] == [(2.0, 32.0), (1.0, 32.0)]
+    assert [(step, kept.sum().item()) for step, kept in past.usable("site", None)] == [(1, 32.0), (2, 32.0)]
     assert account.report.cache_bytes == 2 * value.nbytes
     assert account.report.cache_bytes_peak == 3 * value.nbytes
     past.clear()
@@ -108,8 +141,8 @@ def test_past_copies_counts_bytes_and_frees():
 
 def test_past_hands_out_the_rows_that_are_being_computed():
     past = Past(recorder())
-    past.keep("site", Entry(2.0, None, 4, torch.arange(4.0)), order=2)
-    past.keep("site", Entry(1.0, (2, 4), 4, torch.tensor([20.0, 30.0])), order=2)
+    past.keep("site", Entry(0, None, 4, torch.arange(4.0)), order=2)
+    past.keep("site", Entry(1, (2, 4), 4, torch.tensor([20.0, 30.0])), order=2)
     assert [kept.tolist() for _, kept in past.usable("site", (2, 4))] == [[2.0, 3.0], [20.0, 30.0]]
     assert [kept.tolist() for _, kept in past.usable("site", None)] == [[0.0, 1.0, 2.0, 3.0]]
     assert [kept.tolist() for _, kept in past.usable("site", (0, 2))] == [[0.0, 1.0]]
