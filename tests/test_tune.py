@@ -92,6 +92,16 @@ def baseline(measure: Planted) -> Arm:
     return next(Arm(steps) for steps in range(4, 21) if mean(measure.margins(Arm(steps), FRESH)).low >= 0)
 
 
+def test_the_front_holds_what_nothing_measured_beats() -> None:
+    found = run(Planted(floor=33.0))
+    front = found.front
+    assert len(front) > 2 and {found.best.name, found.baseline.name} <= found.measured.keys()
+    for one, other in zip(front, front[1:]):
+        assert one.seconds < other.seconds and one.margin.value < other.margin.value
+    for each in found.measured.values():
+        assert any(f.seconds <= each.seconds and f.margin.value >= each.margin.value for f in front)
+
+
 def test_halving_spares_most_of_the_work() -> None:
     measure = Planted(floor=33.0)
     run(measure)
@@ -146,9 +156,16 @@ def test_the_space_is_what_the_pipeline_accepts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "value"), [("40 dB", "psnr", 40), ("1 point", "facts", 1), ("2.5points", "facts", 2.5)]
+    ("text", "kind", "value"),
+    [
+        ("40 dB", "psnr", 40),
+        ("1 point", "facts", 1),
+        ("2.5points", "facts", 2.5),
+        ({"psnr": 30}, "psnr", 30),
+        ({"facts": 0.5}, "facts", 0.5),
+    ],
 )
-def test_floors_are_read(text: str, kind: str, value: float) -> None:
+def test_floors_are_read(text: str | dict[str, float], kind: str, value: float) -> None:
     assert Floor.of(text) == Floor(kind, value)
 
 
@@ -156,6 +173,9 @@ def test_floors_that_say_nothing_are_refused() -> None:
     for text in ("40", "-1 dB", "good", ""):
         with pytest.raises(AccelError, match="'40 dB' or a loss such as '1 point'"):
             Floor.of(text)
+    for given in ({}, {"ssim": 0.9}, {"psnr": 30, "facts": 1}, {"psnr": float("nan")}, {"psnr": "30"}):
+        with pytest.raises(AccelError, match="a floor is one of"):
+            Floor.of(given)
     pipe = accel.load("tiny")
     with pytest.raises(AccelError, match="7 prompts are too few.*at least 16"):
         tune(pipe, ["a star"] * 7)

@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from accel import console
 from accel.commands.bench import call_arguments, prompts_and_judge
 from accel.errors import AccelError
+from accel.tables import aligned
+
+if TYPE_CHECKING:
+    from accel.measure.tune import Tuned
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
     if options.why:
         for name, reason in found.rejected.items():
             print(f"{name}: {reason}")
+        print(_front(found))
     print(found)
     if found.plan.techniques:
         found.plan.save(file)
@@ -50,3 +56,12 @@ def run(options: argparse.Namespace) -> int:
     elif file.exists():
         print(f"{file} is left as it was")
     return 0
+
+
+def _front(found: Tuned) -> str:
+    """The measured front as a table."""
+    unit = "dB" if found.floor.kind == "psnr" else "share"
+    body = [
+        [each.arm.name, f"{each.seconds:.2f}", f"{each.margin.value:+.2f}", str(each.prompts)] for each in found.front
+    ]
+    return aligned(["front", "seconds expected", f"above the floor ({unit})", "prompts"], body)

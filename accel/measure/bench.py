@@ -13,7 +13,7 @@ import torch
 
 from accel import __version__
 from accel.errors import AccelError, AccelWarning
-from accel.measure import flops, memory
+from accel.measure import flops, memory, stages
 from accel.measure.arms import OWN, Arm, arms, check, draw, one_round, reference
 from accel.measure.journal import Item, Journal
 from accel.measure.judging import Judge
@@ -181,7 +181,11 @@ class Bench:
             peak = memory.peak(lambda: self._first(arm), self.pipe.device).bytes if on_gpu else None
             operations = flops.count(lambda: self._first(arm)).total
             predicted = handle.report().predicted if handle else 0
-        return {"flops": operations, "peak_bytes": peak, "predicted": predicted}
+            seconds = stages.split(self.pipe, lambda: self._first(arm))
+            steps = [round(value, 5) for value in handle.report().step_seconds] if handle else None
+        shares = {name: round(value / sum(seconds.values()), 4) for name, value in seconds.items()}
+        cost = {"flops": operations, "peak_bytes": peak, "predicted": predicted}
+        return {**cost, "stages": shares, "step_seconds": steps}
 
     # Time
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from accel.errors import AccelError
@@ -23,12 +24,21 @@ class Floor:
     value: float
 
     @classmethod
-    def of(cls, text: str) -> Floor:
-        """``"40 dB"`` or ``"1 point"``; raises `AccelError` for anything else."""
+    def of(cls, text: str | Mapping[str, float]) -> Floor:
+        """``"40 dB"`` or ``"1 point"``, ``{"psnr": 40}`` or ``{"facts": 1}``; `AccelError` for anything else."""
+        if isinstance(text, Mapping):
+            return cls._named(text)
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(db|points?)\s*", text, re.IGNORECASE)
         if not match:
             raise AccelError(f"a floor is a distance such as '40 dB' or a loss such as '1 point', not {text!r}")
         return cls("psnr" if match[2].lower() == "db" else "facts", float(match[1]))
+
+    @classmethod
+    def _named(cls, given: Mapping[str, float]) -> Floor:
+        ((kind, value),) = given.items() if len(given) == 1 else ((None, None),)
+        if kind not in ("psnr", "facts") or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            raise AccelError(f"a floor is one of {{'psnr': dB}} and {{'facts': points}}, not {dict(given)!r}")
+        return cls(kind, float(value))
 
     @property
     def promise(self) -> str:

@@ -47,6 +47,7 @@ class Row:
         flops: Share of the plain pipeline's operations.
         peak_bytes: Peak memory of a run, on a GPU.
         predicted: Cells that were predicted instead of computed.
+        stages: Share of a run's time by stage, see `accel.measure.stages`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Row:
     flops: float
     peak_bytes: int | None
     predicted: int
+    stages: dict[str, float] | None = None
 
 
 class Measured:
@@ -132,6 +134,7 @@ def _numbers(measured: Measured, arm: Arm) -> dict[str, Any]:
         "ssim": [round(value, 4) for value in measured.values(arm, "ssim").tolist()],
         "right": None if right is None else right.astype(int).tolist(),
         "seconds": [round(value, 5) for value in measured.seconds[arm.name].tolist()],
+        "step_seconds": measured.costs[arm.name].get("step_seconds"),
     }
 
 
@@ -157,6 +160,7 @@ def _row(measured: Measured, arm: Arm, real: torch.Tensor | None) -> Row:
         flops=measured.costs[arm.name]["flops"] / measured.costs[base]["flops"],
         peak_bytes=measured.costs[arm.name]["peak_bytes"],
         predicted=measured.costs[arm.name]["predicted"],
+        stages=measured.costs[arm.name].get("stages"),
     )
 
 

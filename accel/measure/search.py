@@ -39,6 +39,16 @@ class Evaluator(Protocol):
         """Measured time of ``other`` over that of ``arm``: above 1 ``arm`` is faster."""
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What is known of an arm: its distance above the floor, on how many prompts, and how long it should take."""
+
+    arm: Arm
+    margin: Interval
+    prompts: int
+    seconds: float
+
+
 @dataclass
 class Found:
     """The outcome of a search.
@@ -50,6 +60,7 @@ class Found:
         candidates: How many plans there were.
         tried: How many of them were drawn; the others were expected to be too slow, or time ran out.
         rejected: Arm to the reason why it is not the best.
+        measured: Arm to its latest measurement.
     """
 
     best: Arm
@@ -58,6 +69,22 @@ class Found:
     candidates: int = 0
     tried: int = 0
     rejected: dict[str, str] = field(default_factory=dict)
+    measured: dict[str, Measured] = field(default_factory=dict)
+
+    @property
+    def front(self) -> list[Measured]:
+        """What no other measured arm beats in both time and quality, fastest first."""
+        front: list[Measured] = []
+        for each in sorted(self.measured.values(), key=lambda each: (each.seconds, -each.margin.value)):
+            if not front or each.margin.value > front[-1].margin.value:
+                front.append(each)
+        return front
+
+    def measure(self, arm: Arm, evaluator: Evaluator, rows: Sequence[int]) -> Interval:
+        """The mean margin on these prompts, noted."""
+        margin = mean(evaluator.margins(arm, rows))
+        self.measured[arm.name] = Measured(arm, margin, len(rows), evaluator.expected(arm))
+        return margin
 
     def reject(self, arm: Arm, reason: str) -> None:
         """Keep the first reason."""
@@ -101,7 +128,7 @@ def _fastest(plain: Sequence[Arm], measure: Evaluator, rows: Sequence[int], foun
     """The fastest plain way that keeps the floor with confidence on ``rows``, to the step."""
 
     def keeps(arm: Arm) -> bool:
-        margin = mean(measure.margins(arm, rows))
+        margin = found.measure(arm, measure, rows)
         if margin.low < 0:
             found.reject(arm, f"below the floor: {margin.value:+.2f} ({margin.low:+.2f} to {margin.high:+.2f})")
         return margin.low >= 0
@@ -140,7 +167,7 @@ def _halve(
         if margins and left() < _SPARED:
             found.reject(arm, "time ran out before it was drawn")
         else:
-            margins[arm] = mean(measure.margins(arm, rows))
+            margins[arm] = found.measure(arm, measure, rows)
     found.tried = max(found.tried, len(margins))
     below = {arm for arm, margin in margins.items() if len(rows) >= _SURE and margin.high < 0}
     for arm in below:
@@ -159,7 +186,7 @@ def _decide(finalists: Sequence[Arm], measure: Evaluator, fresh: Sequence[int], 
         if found.gain is not None:
             found.reject(arm, f"expected to be slower than {found.best.name}")
             continue
-        margin = mean(measure.margins(arm, fresh))
+        margin = found.measure(arm, measure, fresh)
         if margin.low < 0:
             found.reject(arm, f"below the floor on fresh prompts: {margin.value:+.2f} (from {margin.low:+.2f})")
             continue

@@ -52,7 +52,17 @@ def page(title: str, head: dict[str, Any], rows: Sequence[Row]) -> str:
         f"{head['rounds']} timed rounds; {machine['device']}, {machine['cores']} cores, {machine['threads']} threads, "
         f"torch {machine['torch']}, diffusers {machine['diffusers']}."
     )
-    return f"# {title}\n\n{about}\n\n{markdown(*table(rows, len(head['prompts'])))}\n"
+    whole = f"{markdown(*table(rows, len(head['prompts'])))}\n"
+    return f"# {title}\n\n{about}\n\n{whole}{_where(rows, head['steps'])}"
+
+
+def _where(rows: Sequence[Row], steps: int) -> str:
+    """Where the time of a plain run goes, and so what a plan can save at most."""
+    plain = next((row for row in rows if row.arm.plan is None and row.arm.steps == steps), None)
+    if plain is None or not plain.stages:
+        return ""
+    shares = sorted(plain.stages.items(), key=lambda item: -item[1])
+    return f"\nTime of {plain.name}: {', '.join(f'{name} {share:.0%}' for name, share in shares)}.\n"
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> str:

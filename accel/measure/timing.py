@@ -42,10 +42,10 @@ def turn(names: Sequence[str], number: int) -> list[str]:
 
 def timed(arm: Arm, clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds of ``arm()`` by ``clock``."""
-    _synchronise()
+    synchronise()
     began = clock()
     arm()
-    _synchronise()
+    synchronise()
     return clock() - began
 
 
@@ -72,7 +72,8 @@ def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
     }
 
 
-def _synchronise() -> None:
+def synchronise() -> None:
+    """Wait for the GPU, where there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

@@ -19,7 +19,7 @@ from accel.measure.floor import Floor
 from accel.measure.intervals import Interval
 from accel.measure.judging import Judge
 from accel.measure.quality import CAP, psnr
-from accel.measure.search import Found, search
+from accel.measure.search import Found, Measured, search
 from accel.measure.space import candidates, plans
 from accel.measure.timing import ratio
 from accel.plan import Plan
@@ -45,6 +45,7 @@ class Tuned:
         floor: What was asked for.
         tried: How many plans were drawn.
         candidates: How many there were.
+        front: Of all that was measured, plain and with plans, what nothing else beats in both time and quality.
     """
 
     plan: Plan
@@ -56,6 +57,7 @@ class Tuned:
     floor: Floor
     tried: int = 0
     candidates: int = 0
+    front: Sequence[Measured] = ()
 
     def __str__(self) -> str:
         way = f"{self.steps} steps" + ("" if self.solver == OWN else f" and {self.solver}")
@@ -72,7 +74,7 @@ class Tuned:
 def tune(
     pipe: Any,
     prompts: Sequence[str],
-    floor: str | Floor = "40 dB",
+    floor: str | Mapping[str, float] | Floor = "40 dB",
     *,
     steps: int = 25,
     budget: float = 1200.0,
@@ -90,7 +92,7 @@ def tune(
     Args:
         pipe: The pipeline; it is left as it was.
         prompts: At least `FEWEST`; more make a surer choice.
-        floor: A `Floor`, or its text.
+        floor: A `Floor`, its text, or ``{"psnr": 40}``.
         steps: The most steps to take.
         budget: Seconds to search for. The plain curve and the finalists are measured in any case.
         judge: Needed for a floor in points.
@@ -102,7 +104,7 @@ def tune(
         AccelError: for too few prompts, a floor in points without a judge or with too few prompts to tell, or a
             pipeline that has a plan attached.
     """
-    floor = Floor.of(floor) if isinstance(floor, str) else floor
+    floor = floor if isinstance(floor, Floor) else Floor.of(floor)
     if len(prompts) < FEWEST:
         raise AccelError(f"{len(prompts)} prompts are too few to tune on: give at least {FEWEST}")
     if floor.kind == "facts" and judge is None:
@@ -144,6 +146,7 @@ def _tuned(pipe: Any, found: Found, floor: Floor) -> Tuned:
         floor=floor,
         tried=found.tried,
         candidates=found.candidates,
+        front=found.front,
     )
 
 
