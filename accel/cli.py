@@ -1,4 +1,4 @@
-"""The command line: ``accel generate``, ``bench``, ``tune``, ``check`` and ``plans``.
+"""The command line: ``accel generate``, ``bench``, ``tune``, ``fit``, ``check`` and ``plans``.
 
 Only the parser lives here; a command is imported when it is called, so that help comes at once. Whatever a user can
 mend is one line on standard error and exit code 2.
@@ -18,7 +18,7 @@ from typing import NoReturn
 from accel import __version__, console
 from accel.errors import AccelError
 
-COMMANDS = ("generate", "bench", "tune", "check", "plans")
+COMMANDS = ("generate", "bench", "tune", "fit", "check", "plans")
 
 _EXAMPLES = """examples:
   accel generate "two green squares and a red star" --compare --seed 7
@@ -57,6 +57,9 @@ _TUNE_EXAMPLE = """examples:
 A floor in dB is the mean distance (PSNR) to the plain picture of the same seed with four times the steps. A floor in
 points is how many pictures in a hundred may lose a fact their prompt states; it needs the bundled prompts and model,
 and for a small loss many prompts. Broken off, tuning starts anew: nothing is kept."""
+
+_FIT_EXAMPLE = """example:
+  accel fit --model tiny --solver dpm++ --n 40 --out fitted.json"""
 
 _CHECK_EXAMPLE = """example:
   accel check tiny --plan balanced
@@ -112,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_bench(commands)
     _add_tune(commands)
+    _add_fit(commands)
     _add_check(commands)
     commands.add_parser("plans", help="list the presets and techniques", description=_PLANS, allow_abbrev=False)
     return main_parser
@@ -119,6 +123,7 @@ def parser() -> argparse.ArgumentParser:
 
 _PLANS = "List the presets and techniques: what each does, where it comes from, and its default settings."
 
+_SOLVER_HELP = "own or dpm++ (default: the pipeline's own)"
 _PLAN_HELP = "preset, technique, several joined by +, or a .json plan file (default: the pipeline's own, else balanced)"
 
 
@@ -141,6 +146,7 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument(
         "--steps", type=_whole(1, 1000), default=25, metavar="N", help="steps of the solver (default: 25)"
     )
+    command.add_argument("--solver", default="own", metavar="NAME", help=_SOLVER_HELP)
     command.add_argument("--negative", metavar="TEXT", help="what not to draw")
     command.add_argument(
         "--batch", "--n", type=_whole(1, 64), default=1, metavar="N", help="pictures at once, of seeds SEED, SEED+1, …"
@@ -181,6 +187,26 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument("--minutes", type=_scale, default=20.0, metavar="X", help="time to search (default: 20)")
     command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
     command.add_argument("--why", action="store_true", help="say of every other plan why it was not chosen")
+    _add_subject(command)
+
+
+def _add_fit(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "fit",
+        help="fit predictions of the deep part and of guidance to the final picture",
+        description="Fit the weights of predictions to the long run's pictures on a few prompts, for one solver.",
+        epilog=_FIT_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    number = _whole(1, 250)
+    command.add_argument("--solver", default="own", metavar="NAME", help=_SOLVER_HELP)
+    command.add_argument("--interval", type=number, default=2, metavar="N", help="compute every N-th step (default: 2)")
+    command.add_argument("--warm-up", type=number, default=3, metavar="N", help="after computing N (default: 3)")
+    command.add_argument(
+        "--order", type=_whole(1, 3), default=2, metavar="N", help="values per prediction (default: 2)"
+    )
+    command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
     _add_subject(command)
 
 

@@ -130,7 +130,7 @@ def test_plans_lists_everything(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "COMMAND"),
         (["generate"], "prompt"),
-        (["drawing"], "no command is called 'drawing': there are generate, bench, tune, check, plans"),
+        (["drawing"], "no command is called 'drawing': there are generate, bench, tune, fit, check, plans"),
         (["generate", " "], "the prompt is empty"),
         (["generate", "x", "--steps", "0"], "--steps: must be a whole number from 1 to 1000, not '0'"),
         (["generate", "x", "--steps", "2.5"], "--steps: must be a whole number from 1 to 1000, not '2.5'"),
@@ -145,6 +145,7 @@ def test_plans_lists_everything(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "x", "--plan", "deepcache+tgat"], "'tgat': did you mean tgate?"),
         (["generate", "x", "--plan", "zzz"], "presets are balanced, fast, techniques"),
         (["generate", "x", "--plan", "none.json"], "plan file none.json cannot be read: No such file"),
+        (["generate", "x", "--solver", "ddim"], "no solver 'ddim' for StableDiffusionPipeline: there are own, dpm++"),
         (["generate", "x", "--model", "no-such"], "no pipeline no-such: it is neither bundled (tiny) nor a folder"),
         (["generate", "x", "--model", "no/such"], "no/such is no folder here, is not in the local cache"),
         (["check", "no-such"], "no pipeline no-such"),
@@ -162,6 +163,15 @@ def test_mistakes_are_one_line(
     monkeypatch.chdir(tmp_path)
     assert text in mistake(capsys, main(argv))
     assert not list(tmp_path.iterdir())
+
+
+def test_the_solver_changes_the_picture_and_is_the_one_asked_for(model: str, tmp_path: Path) -> None:
+    for name in ("own", "dpm++"):
+        assert generate(model, tmp_path / name, "--solver", name) == 0
+    own, other = (report(tmp_path / name) for name in ("own", "dpm++"))
+    assert (own["scheduler"], other["scheduler"]) == ("DDIMScheduler", "DPMSolverMultistepScheduler")
+    pictures = [pixels(tmp_path / name / "accelerated.png") for name in ("own", "dpm++")]
+    assert not torch.equal(*pictures)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import torch
 import accel
 from accel import console
 from accel.errors import AccelError, AccelWarning
+from accel.measure.arms import OWN, SOLVERS, solvers
 from accel.plan import Plan
 
 _CLOSED_VOCABULARY = 4096
@@ -92,6 +93,14 @@ def _device(name: str) -> torch.device:
         reason = str(error).splitlines()[0].split(". ")[0]
         raise AccelError(f"device {name} cannot be used here ({reason}): use --device cpu") from None
     return device
+
+
+def set_solver(pipe: Any, name: str) -> None:
+    """Give ``pipe`` the solver of that name; raises `AccelError` for one that does not fit."""
+    if name not in (known := solvers(pipe)):
+        raise AccelError(f"no solver {name!r} for {type(pipe).__name__}: there are {', '.join(known)}")
+    if name != OWN:
+        pipe.scheduler = SOLVERS[name].from_config(pipe.scheduler.config)
 
 
 def check(pipe: Any, request: Request) -> None:

@@ -47,6 +47,7 @@ def _produce(options: argparse.Namespace, stage: Path) -> tuple[dict[str, Any], 
         batch=options.batch,
     )
     pipe = drawing.open_pipeline(options.model, options.device, options.dtype)
+    drawing.set_solver(pipe, options.solver)
     drawing.check(pipe, request)
     plan = plan or _default_plan(options.model)
     work = _compared if options.compare else _alone

@@ -29,6 +29,7 @@ def document(model: str, pipe: Any, request: Request, plan: Plan, report: Report
         "accel": __version__,
         "model": model,
         "pipeline": type(pipe).__name__,
+        "scheduler": type(pipe.scheduler).__name__,
         "dtype": str(pipe.dtype).removeprefix("torch."),
         "machine": machine(pipe.device),
         "request": dataclasses.asdict(request),

@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
         raise AccelError(f"{file} cannot be written: name a .json file in a folder that is yours with --out")
     with console.quiet_libraries():
         from accel.commands.drawing import open_pipeline  # torch and diffusers: not for `accel --help`
-        from accel.measure.arms import OWN, SOLVERS
+        from accel.measure.arms import OWN
         from accel.measure.tune import Floor, tune
 
         floor = Floor.of(options.floor)
@@ -50,9 +50,8 @@ def run(options: argparse.Namespace) -> int:
     print(found)
     if found.plan.techniques:
         found.plan.save(file)
-        print(f"wrote the plan to {file}: use it with --plan {file} --steps {found.steps}")
-        if found.solver != OWN:
-            print(f"and with pipe.scheduler = {SOLVERS[found.solver].__name__}.from_config(pipe.scheduler.config)")
+        solver = "" if found.solver == OWN else f" --solver {found.solver}"
+        print(f"wrote the plan to {file}: use it with --plan {file} --steps {found.steps}{solver}")
     elif file.exists():
         print(f"{file} is left as it was")
     return 0

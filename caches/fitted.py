@@ -1,0 +1,112 @@
+"""Predictions with weights of their own for every cell, fitted to the final picture by `accel.caches.fitting`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from accel.caches.executor import Executor
+from accel.caches.guidance import GuidanceExecutor
+from accel.caches.table import Row, Table
+from accel.clock import Clock
+from accel.errors import AccelError
+from accel.report import Recorder
+from accel.sites import Site, Unreadable
+from accel.target import Denoiser, Target
+from accel.technique import Claim, Detach, Technique, positive
+
+
+@dataclass(frozen=True)
+class FittedCache(Technique):
+    """The deep part of the denoiser and the guidance difference, each on chosen steps, predicted by fitted weights.
+
+    It is for the model, the solver and the number of steps that it was fitted for; a run of another length is computed
+    plainly, and the report says so.
+    """
+
+    name: ClassVar[str] = "fitted"
+    summary: ClassVar[str] = "deep part and guidance on some steps, predicted with weights fitted to the final picture"
+
+    deep: Row | None = None
+    """Cells and weights of the deep part; in JSON ``{"cells": …, "how": "fitted", "weights": …}``."""
+    guidance: Row | None = None
+    """Cells and weights of the guidance difference."""
+    level: int = 1
+    """UNets: the deep part starts at this level (0 is the full resolution)."""
+    blocks: tuple[int, int] = (1, -1)
+    """Transformers: the deep part is ``blocks[start:stop]``."""
+
+    def __post_init__(self) -> None:
+        positive(self, level=self.level)
+        for name in ("deep", "guidance"):
+            object.__setattr__(self, name, _row(name, getattr(self, name)))
+        lengths = {len(row.cells) for row in (self.deep, self.guidance) if row}
+        if len(lengths) > 1:
+            raise AccelError(
+                f"fitted: its rows are for {' and '.join(map(str, sorted(lengths)))} steps: use one number"
+            )
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that it is for."""
+        return next((len(row.cells) for row in (self.deep, self.guidance) if row), 0)
+
+    @property
+    def claims(self) -> frozenset[Claim]:
+        claims: set[Claim] = {"block_outputs"} if self.deep else set()
+        claims |= {"batch_halves"} if self.guidance else set()
+        return frozenset(claims)
+
+    def problems(self, target: Target) -> list[str]:
+        if not self.steps:
+            return ["fitted: it has no weights yet: make a plan with accel.caches.fitting.fit(pipe, prompts)"]
+        problems = []
+        for denoiser in target.denoisers if self.deep else ():
+            try:
+                self._region(denoiser)
+            except Unreadable as reason:
+                problems.append(f"fitted: {denoiser.name} has no deep part to skip: {reason}")
+        return problems
+
+    def attach(self, target: Target, clock: Clock, recorder: Recorder) -> Detach:
+        with ExitStack() as undo:
+            if self.deep:
+                regions = [self._region(denoiser) for denoiser in target.denoisers]
+                table = Table(self.steps, {site.name: self.deep for site in regions})
+                undo.callback(Executor(self.name, regions, lambda steps: table, clock, recorder).attach())
+            if self.guidance:
+                name = f"{self.name} guidance"
+                undo.callback(GuidanceExecutor(name, self._guidance_row(name, recorder), clock, recorder).attach())
+            return undo.pop_all().close
+
+    def _guidance_row(self, name: str, recorder: Recorder) -> Any:
+        def rule(steps: int) -> Row:
+            if steps == self.steps and self.guidance:
+                return self.guidance
+            recorder.decline(name, f"its table is for {self.steps} steps, this run has {steps}")
+            return Row("")
+
+        return rule
+
+    def _region(self, denoiser: Denoiser) -> Site:
+        return denoiser.region(self.level) if denoiser.family == "unet" else denoiser.region(*self.blocks)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that differ from the defaults, JSON-ready: rows as objects."""
+        rows = {name: row.to_dict() for name in ("deep", "guidance") if (row := getattr(self, name))}
+        return super().settings() | rows
+
+    def __str__(self) -> str:
+        shares = [f"{name} {row.cells.count('1')}" for name in ("deep", "guidance") if (row := getattr(self, name))]
+        return f"{self.name}({', '.join(shares)} of {self.steps})" if shares else self.name
+
+
+def _row(name: str, given: Any) -> Row | None:
+    if given is None or isinstance(given, Row):
+        return given
+    try:
+        return Row(**given) if isinstance(given, Mapping) else Row(*given)
+    except TypeError:
+        raise AccelError(f"fitted: {name} is an object of cells, how and weights, not {given!r}") from None
