@@ -17,10 +17,11 @@ from PIL import Image
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from accel import console, pictures
-from accel.cli import COMMANDS, main
+from accel.cli import main
 from accel.commands.comparing import fitting
 from accel.commands.drawing import unknown_words
 from accel.errors import AccelError
+from accel.parsers import COMMANDS
 from accel.staging import output_folder
 from accel.tiny.tokens import MAX_TOKENS, make_tokenizer
 from tests.families import case

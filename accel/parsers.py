@@ -1,0 +1,239 @@
+"""How every command is called: its arguments, its help and its examples."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import NoReturn
+
+from accel import __version__
+from accel.errors import AccelError
+
+COMMANDS = ("generate", "bench", "tune", "fit", "check", "plans")
+
+_EXAMPLES = """examples:
+  accel generate "two green squares and a red star" --compare --seed 7
+      draw it plainly and with the preset 'balanced', and say what that saved and what it cost
+  accel generate "a fox" --model ./my-pipeline --plan deepcache+guidance --out out/fox
+      your own pipeline, two techniques by name
+  accel bench --plans balanced,fast --n 48
+      which plan beats taking fewer steps, by how much, at what quality?
+  accel tune --floor "40 dB" --out plan.json
+      the fastest plan that stays so close to the long run, if any beats fewer steps
+  accel check ./my-pipeline --plan fast
+      does this plan keep its promises on this pipeline?
+  accel plans
+      the presets and techniques to choose from"""
+
+_GENERATE_EXAMPLE = """example:
+  accel generate "two green squares and a red star" --model tiny --plan balanced --compare --seed 7 --out out/demo
+
+With --compare the folder holds plain.png, accelerated.png, side-by-side.png and report.json. Times are medians of runs
+that take turns after a warm-up. The plan is also held against the honest alternative, the plain pipeline with as many
+steps as fit its time: both by their distance (PSNR) to the plain picture of the same seed with four times the steps."""
+
+_BENCH_EXAMPLE = """examples:
+  accel bench --model tiny --plans balanced,fast,deepcache+guidance --n 48 --out out/bench
+  accel bench --model ./my-pipeline --plans balanced --prompts prompts.txt --n 16 --solvers own
+  accel bench --compare old/results.json new/results.json
+
+Every plan is held against the plain pipeline's own curve over step counts, for each solver that fits. Frontier gain is
+the time the plain pipeline needs for a plan's quality, by taking fewer steps with the best solver, over the plan's
+time: above 1 the plan is worth having. Results are kept one by one: a run that was broken off goes on when repeated."""
+
+_TUNE_EXAMPLE = """examples:
+  accel tune --model tiny --floor "40 dB" --minutes 10 --out plan.json
+  accel tune --model tiny --floor "5 points" --n 120 --out plan.json
+
+A floor in dB is the mean distance (PSNR) to the plain picture of the same seed with four times the steps. A floor in
+points is how many pictures in a hundred may lose a fact their prompt states; it needs the bundled prompts and model,
+and for a small loss many prompts. Broken off, tuning starts anew: nothing is kept."""
+
+_FIT_EXAMPLE = """example:
+  accel fit --model tiny --solver dpm++ --n 40 --out fitted.json"""
+
+_CHECK_EXAMPLE = """example:
+  accel check tiny --plan balanced
+
+Exit code: 0 when every check passed, 1 when one failed or the plan was refused, 2 for a mistake in the call."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with its complaints in the form of all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise AccelError(f"{message}; see {self.prog} --help")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of every command."""
+    main_parser = _Parser(
+        prog="accel",
+        description="Make diffusers pipelines faster, and measure what that saves and what it costs.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    main_parser.add_argument("--version", action="version", version=f"accel {__version__}")
+    commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
+    _add_generate(commands)
+    _add_bench(commands)
+    _add_tune(commands)
+    _add_fit(commands)
+    _add_check(commands)
+    commands.add_parser("plans", help="list the presets and techniques", description=_PLANS, allow_abbrev=False)
+    return main_parser
+
+
+_PLANS = "List the presets and techniques: what each does, where it comes from, and its default settings."
+
+_SOLVER_HELP = "own or dpm++ (default: the pipeline's own)"
+_PLAN_HELP = "preset, technique, several joined by +, or a .json plan file (default: the pipeline's own, else balanced)"
+
+
+def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "generate",
+        help="draw a prompt under a plan, and compare it with the plain pipeline",
+        description="Draw a prompt under a plan; with --compare also plainly, both timed.",
+        epilog=_GENERATE_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_argument("prompt", help="what to draw")
+    command.add_argument("--plan", help=_PLAN_HELP)
+    command.add_argument("--compare", action="store_true", help="draw plainly too, and time both")
+    command.add_argument(
+        "--repeats", type=_whole(1, 100), default=3, metavar="N", help="timed runs of each with --compare (default: 3)"
+    )
+    command.add_argument("--out", default="out", metavar="DIR", help="folder for pictures and report (default: out)")
+    command.add_argument(
+        "--steps", type=_whole(1, 1000), default=25, metavar="N", help="steps of the solver (default: 25)"
+    )
+    command.add_argument("--solver", default="own", metavar="NAME", help=_SOLVER_HELP)
+    command.add_argument("--negative", metavar="TEXT", help="what not to draw")
+    command.add_argument(
+        "--batch", "--n", type=_whole(1, 64), default=1, metavar="N", help="pictures at once, of seeds SEED, SEED+1, …"
+    )
+    _add_model(command)
+
+
+def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "bench",
+        help="measure plans against the plain pipeline with fewer steps, on many prompts",
+        description="Measure plans beside the plain pipeline's own curve: time, quality, operations and memory.",
+        epilog=_BENCH_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    number = _whole(1, 100_000)
+    command.add_argument(
+        "--plans", default="balanced,fast", metavar="A,B", help="as --plan elsewhere, separated by commas"
+    )
+    command.add_argument("--solvers", metavar="A,B", help="own, dpm++ (default: all that fit)")
+    command.add_argument("--rounds", type=number, default=5, metavar="N", help="timed rounds (default: 5)")
+    command.add_argument("--out", default="out/bench", metavar="DIR", help="folder (default: out/bench)")
+    command.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="what changed between two results")
+    _add_subject(command)
+
+
+def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "tune",
+        help="find the fastest plan whose quality stays above a floor",
+        description="Search techniques, their settings, step counts and solvers for the fastest that keeps a floor.",
+        epilog=_TUNE_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_argument("--floor", default="40 dB", help="'40 dB' or '1 point' (default: 40 dB)")
+    command.add_argument("--minutes", type=_scale, default=20.0, metavar="X", help="time to search (default: 20)")
+    command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
+    command.add_argument("--why", action="store_true", help="say of every other plan why it was not chosen")
+    _add_subject(command)
+
+
+def _add_fit(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "fit",
+        help="fit predictions of the deep part and of guidance to the final picture",
+        description="Fit the weights of predictions to the long run's pictures on a few prompts, for one solver.",
+        epilog=_FIT_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    number = _whole(1, 250)
+    command.add_argument("--solver", default="own", metavar="NAME", help=_SOLVER_HELP)
+    command.add_argument("--interval", type=number, default=2, metavar="N", help="compute every N-th step (default: 2)")
+    command.add_argument("--warm-up", type=number, default=3, metavar="N", help="after computing N (default: 3)")
+    command.add_argument(
+        "--order", type=_whole(1, 3), default=2, metavar="N", help="values per prediction (default: 2)"
+    )
+    command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
+    _add_subject(command)
+
+
+def _add_subject(command: argparse.ArgumentParser) -> None:
+    """What bench and tune draw."""
+    number = _whole(1, 100_000)
+    command.add_argument("--prompts", default="bundled", metavar="FILE", help="one per line (default: bundled)")
+    command.add_argument("--n", type=number, default=48, metavar="N", help="prompts, one picture each (default: 48)")
+    command.add_argument("--steps", type=_whole(2, 250), default=25, metavar="N", help="of the plans (default: 25)")
+    command.add_argument("--batch", type=number, default=8, metavar="N", help="pictures at once, untimed (default: 8)")
+    _add_model(command)
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    """The pipeline of a command that draws, and how it is called."""
+    command.add_argument("--model", default="tiny", help="bundled name, folder or hub id (default: tiny)")
+    command.add_argument(
+        "--seed", type=_whole(0, 2**63 - 1), default=0, metavar="N", help="starting noise (default: 0)"
+    )
+    command.add_argument(
+        "--guidance", type=_scale, metavar="X", help="guidance scale (default: the pipeline's, tiny: 4)"
+    )
+    command.add_argument("--size", type=_whole(1, 8192), metavar="N", help="edge in pixels (default: the pipeline's)")
+    _add_placement(command)
+
+
+def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "check",
+        help="check that a plan fits a pipeline and keeps its promises there",
+        description="Check that a plan fits a pipeline, then run the contract of every plan at a small size.",
+        epilog=_CHECK_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_argument("pipe", metavar="PIPE", help="bundled name, folder or hub id")
+    command.add_argument("--plan", help=_PLAN_HELP)
+    command.add_argument("--steps", type=_whole(1, 1000), default=8, metavar="N", help="steps of a run (default: 8)")
+    _add_placement(command)
+
+
+def _add_placement(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps, … (default: auto)")
+    command.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="(default: float32)"
+    )
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        if not text.lstrip("+-").isdigit() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, not {text!r}")
+        return int(text)
+
+    return convert
+
+
+def _scale(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1000:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1000, not {text!r}")
+    return value
