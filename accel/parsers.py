@@ -10,7 +10,7 @@ from typing import NoReturn
 from accel import __version__
 from accel.errors import AccelError
 
-COMMANDS = ("generate", "bench", "tune", "fit", "check", "plans")
+COMMANDS = ("generate", "bench", "tune", "fit", "calibrate", "check", "plans")
 
 _EXAMPLES = """examples:
   accel generate "two green squares and a red star" --compare --seed 7
@@ -81,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_tune(commands)
     _add_fit(commands)
+    _add_calibrate(commands)
     _add_check(commands)
     commands.add_parser("plans", help="list the presets and techniques", description=_PLANS, allow_abbrev=False)
     return main_parser
@@ -172,14 +173,33 @@ def _add_fit(commands: argparse._SubParsersAction[_Parser]) -> None:
         "--order", type=_whole(1, 3), default=2, metavar="N", help="values per prediction (default: 2)"
     )
     command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
-    _add_subject(command)
+    _add_subject(command, prompts=40)
 
 
-def _add_subject(command: argparse.ArgumentParser) -> None:
-    """What bench and tune draw."""
+def _add_calibrate(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = commands.add_parser(
+        "calibrate",
+        help="measure on a few prompts which steps each component may skip",
+        description="Calibrate a static schedule (SmoothCache) on a few prompts, and save it as a plan.",
+        allow_abbrev=False,
+    )
+    goal = command.add_mutually_exclusive_group()
+    goal.add_argument("--target", type=_scale, default=0.5, metavar="X", help="share of computed cells (default: 0.5)")
+    goal.add_argument("--alpha", type=_scale, metavar="X", help="largest relative error of a predicted cell instead")
+    command.add_argument("--how", choices=("reuse", "linear"), help="predictor (default: of the smaller error)")
+    command.add_argument("--lookahead", type=_whole(1, 20), default=3, metavar="N", help="longest skip (default: 3)")
+    command.add_argument("--solver", default="own", metavar="NAME", help=_SOLVER_HELP)
+    command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
+    _add_subject(command, prompts=4)
+
+
+def _add_subject(command: argparse.ArgumentParser, prompts: int = 48) -> None:
+    """What bench, tune and the like draw."""
     number = _whole(1, 100_000)
     command.add_argument("--prompts", default="bundled", metavar="FILE", help="one per line (default: bundled)")
-    command.add_argument("--n", type=number, default=48, metavar="N", help="prompts, one picture each (default: 48)")
+    command.add_argument(
+        "--n", type=number, default=prompts, metavar="N", help=f"prompts, one picture each (default: {prompts})"
+    )
     command.add_argument("--steps", type=_whole(2, 250), default=25, metavar="N", help="of the plans (default: 25)")
     command.add_argument("--batch", type=number, default=8, metavar="N", help="pictures at once, untimed (default: 8)")
     _add_model(command)

@@ -127,9 +127,14 @@ def _kind(path: str, sub: nn.Module, root: nn.Module) -> Kind | None:
         return "resnet"
     if parts[-1].isdigit() and any(True for _ in _own_attentions(sub)):
         return "block"
-    if parts[-1] in _FEED_FORWARD:
+    if parts[-1] in _FEED_FORWARD and _beside_attention(parts, root):
         return "ff"
     return None
+
+
+def _beside_attention(parts: list[str], root: nn.Module) -> bool:
+    """Embedders of the timestep and of the text have layers of the same names, which are no part of any block."""
+    return len(parts) > 1 and bool(_attentions(root.get_submodule(".".join(parts[:-1]))))
 
 
 def _attention_kind(parts: list[str], sub: nn.Module, root: nn.Module) -> Kind:

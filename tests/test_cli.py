@@ -131,7 +131,7 @@ def test_plans_lists_everything(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "COMMAND"),
         (["generate"], "prompt"),
-        (["drawing"], "no command is called 'drawing': there are generate, bench, tune, fit, check, plans"),
+        (["drawing"], "no command is called 'drawing': there are generate, bench, tune, fit, calibrate, check, plans"),
         (["generate", " "], "the prompt is empty"),
         (["generate", "x", "--steps", "0"], "--steps: must be a whole number from 1 to 1000, not '0'"),
         (["generate", "x", "--steps", "2.5"], "--steps: must be a whole number from 1 to 1000, not '2.5'"),

@@ -1,0 +1,56 @@
+"""``accel calibrate``: measure a static schedule on a few prompts, and save it as a plan."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from accel import console
+from accel.commands.bench import call_arguments, prompts_and_judge
+from accel.errors import AccelError
+
+
+def run(options: argparse.Namespace) -> int:
+    """Calibrate, print which steps each component computes, and write the plan to ``--out``."""
+    file = Path(options.out).expanduser()
+    if file.suffix != ".json" or file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise AccelError(f"{file} cannot be written: name a .json file in a folder that is yours with --out")
+    with console.quiet_libraries():
+        from accel import registry
+        from accel.commands.drawing import open_pipeline, set_solver  # torch and diffusers: not for `accel --help`
+
+        prompts, _ = prompts_and_judge(options)
+        pipe = open_pipeline(options.model, options.device, options.dtype)
+        set_solver(pipe, options.solver)
+        pipe.set_progress_bar_config(desc="calibrating", leave=False, disable=None)
+        technique: Any = registry.find("smoothcache")
+        plan = technique.calibrated(
+            pipe,
+            prompts,
+            alpha=options.alpha,
+            target_share=options.target if options.alpha is None else None,
+            how=options.how,
+            steps=options.steps,
+            lookahead=options.lookahead,
+            seed=options.seed,
+            call=call_arguments(options),
+        )
+    plan.save(file)
+    print(_summary(plan))
+    print(f"wrote the plan to {file}: use it with --plan {file} --steps {options.steps}")
+    return 0
+
+
+def _summary(plan: Any) -> str:
+    """The rows as strips in the marks of reports, and what they were bought with."""
+    from accel.report import COMPUTED, PREDICTED
+    from accel.tables import aligned
+
+    (technique,) = plan.techniques
+    strips = {name: cells.replace("1", COMPUTED).replace("0", PREDICTED) for name, cells in technique.cells.items()}
+    body = [[name, str(strip.count(COMPUTED)), strip] for name, strip in strips.items()]
+    quality = plan.fingerprint.quality
+    table = aligned(["component", "computed", f"steps ({COMPUTED} computed, {PREDICTED} predicted)"], body)
+    return f"{table}\n{quality['computed']:.0%} computed, how={technique.how}, largest error {quality['alpha']:.3g}"
