@@ -12,8 +12,9 @@ from typing import Any
 from accel.errors import AccelWarning
 from accel.tables import aligned, markdown, size
 
-COMPUTED, PREDICTED, MIXED, IDLE = "#", ".", "+", " "
-"""Marks of a technique's strip, one per step: all cells computed, all predicted, some of each, none seen."""
+COMPUTED, PREDICTED, LIGHTER, MIXED, IDLE = "#", ".", "=", "+", " "
+"""Marks of a technique's strip, one per step: all cells computed, all predicted, all computed in a lighter way, some of
+each, none seen."""
 
 
 @dataclass
@@ -24,6 +25,8 @@ class TechniqueReport:
     """Sites matched when the technique was attached."""
     computed: int = 0
     predicted: int = 0
+    lighter: int = 0
+    """Of those computed: in a way that gives the same and takes less memory or time."""
     strip: str = ""
     """One mark per step, see the marks above."""
     declined: dict[str, int] = field(default_factory=dict)
@@ -137,14 +140,15 @@ class Recorder:
         self.report.calls_computed += 1
         self.report.rows_computed += rows
 
-    def cell(self, technique: str, predicted: bool) -> None:
-        """One site of one call was predicted, or computed."""
+    def cell(self, technique: str, predicted: bool, lighter: bool = False) -> None:
+        """One site of one call was predicted, or computed, perhaps in a lighter way that gives the same."""
         entry = self.report.techniques[technique]
         if predicted:
             entry.predicted += 1
         else:
             entry.computed += 1
-        mark = PREDICTED if predicted else COMPUTED
+            entry.lighter += lighter
+        mark = PREDICTED if predicted else LIGHTER if lighter else COMPUTED
         self._marks[technique] = mark if self._marks.get(technique, mark) == mark else MIXED
 
     def decline(self, technique: str, reason: str) -> None:
@@ -163,7 +167,7 @@ class Recorder:
             self.report.techniques.setdefault(name, TechniqueReport()).declined = dict(reasons)
         if self.report.steps_run == self.report.steps_planned:
             for name, technique in self.report.techniques.items():
-                if not technique.predicted and name in self._sites:
+                if not technique.predicted and not technique.lighter and name in self._sites:
                     _warn_idle(name, technique, self.report)
 
 

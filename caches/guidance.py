@@ -106,7 +106,7 @@ class GuidanceExecutor:
         if self._can_predict():
             start = 0 if bool(call.cond_first) == (self.survivor == "cond") else half
             lane = slice(start, start + half)
-            halved = {k: v if _is_position(k) else rows(v, call.batch, lane) for k, v in kwargs.items()}
+            halved = {name: _part(name, value, call.batch, lane) for name, value in kwargs.items()}
             with self.clock.only((start, start + half)):
                 output = proceed(*rows(args, call.batch, lane), **halved)
             self.recorder.cell(self.technique, predicted=True)
@@ -185,6 +185,16 @@ class GuidanceExecutor:
     def _difference(self) -> torch.Tensor:
         past = self.past.usable(_KEY, None)
         return predict(self.row.weigh(self.clock.step, [step for step, _ in past], self.places), past)
+
+
+def _part(keyword: str, value: Tree, batch: int, lane: slice) -> Tree:
+    """The rows ``lane`` of an argument. Motion UNets are given the text once for every frame, row after row."""
+    if _is_position(keyword):
+        return value
+    if keyword == "encoder_hidden_states" and isinstance(value, torch.Tensor) and len(value) % batch == 0:
+        frames = len(value) // batch
+        return value[lane.start * frames : lane.stop * frames]
+    return rows(value, batch, lane)
 
 
 def _is_position(keyword: str) -> bool:

@@ -15,7 +15,7 @@ from accel.contract.census import Census
 from accel.handle import Handle, accelerate
 from accel.plan import Plan
 from accel.report import Report
-from accel.target import Target
+from accel.target import unwrap
 
 Draw = Callable[[Any, int], torch.Tensor]
 """``draw(pipe, steps)`` runs the pipeline on fixed inputs and returns its output as one tensor."""
@@ -53,11 +53,12 @@ class Bench:
 
     @cached_property
     def modules(self) -> dict[str, nn.Module]:
-        """Every module of the denoisers by dotted name, the denoisers included."""
+        """Every module of the pipeline's networks by dotted name, the networks included."""
+        networks = {n: unwrap(part) for n, part in self.pipe.components.items() if isinstance(part, nn.Module)}
         return {
-            f"{denoiser.name}.{path}" if path else denoiser.name: module
-            for denoiser in Target.of(self.pipe).denoisers
-            for path, module in denoiser.module.named_modules()
+            f"{name}.{path}" if path else name: module
+            for name, network in networks.items()
+            for path, module in network.named_modules()
         }
 
     @cached_property
