@@ -1,0 +1,1 @@
+"""diffusers' own caches, told by the clock where they are, and refused where they would be wrong."""
