@@ -20,10 +20,12 @@ Claim = Literal[
     "self_attn_outputs",
     "block_outputs",
     "batch_halves",
+    "constants",
     "pixels",
     "ranks",
     "linear_weights",
     "attention_kernel",
+    "memory",
 ]
 """What a technique takes over. Two techniques with a claim in common are refused, whichever comes first."""
 

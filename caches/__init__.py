@@ -9,6 +9,14 @@ if __name__ != "accel.caches":
 
 TECHNIQUES = {
     "deepcache": "accel.caches.deepcache:DeepCache",
+    "fitted": "accel.caches.fitted:FittedCache",
+    "fora": "accel.caches.fora:Fora",
     "guidance": "accel.caches.guidance:GuidanceCache",
+    "lossless": "accel.caches.lossless.technique:Lossless",
+    "native": "accel.caches.native.technique:NativeCache",
+    "rehash": "accel.caches.rehash:StepRehash",
+    "residual": "accel.caches.dynamic.technique:ResidualCache",
+    "slicer": "accel.caches.slicer:Slicer",
+    "smoothcache": "accel.caches.smoothcache:SmoothCache",
     "tgate": "accel.caches.tgate:TGate",
 }

@@ -31,7 +31,11 @@ from accel.tensors import Tree, map_tensors, tensors
 Rule = Callable[[int], Table]
 """Makes the table of a run from its number of steps."""
 
+Cell = tuple[bool, bool]
+"""Was it predicted, and if not, was it computed in a lighter way?"""
+
 _LEAK = "something outside of the skipped region listens to its inside: choose another stretch"
+_OPEN = "the end of the skipped region was not reached"
 
 
 @dataclass
@@ -48,7 +52,8 @@ class _State:
     """By denoiser and branch."""
     proven: set[Hashable] = field(default_factory=set)
     """Denoisers and branches whose first prediction let no NaN through."""
-    leaking: set[str] = field(default_factory=set)
+    closed: dict[str, str] = field(default_factory=dict)
+    """Sites that are not what they were read as, and why: they are computed from now on."""
 
 
 class Executor:
@@ -63,7 +68,7 @@ class Executor:
         self.state = _State(Past(recorder))
         self.call: Call | None = None
         self.predicting: set[str] = set()  # sites to predict in the current call
-        self.cells: dict[str, list[bool]] = {}  # by site reached in the current call: was it predicted?
+        self.cells: dict[str, list[Cell]] = {}  # by site reached in the current call
 
     def attach(self) -> Detach:
         """Hook the sites and listen to the clock; returns what undoes it."""
@@ -107,21 +112,23 @@ class Executor:
                 output = proceed(*args, **kwargs)
             return output
         finally:
-            for predicted in (each for cell in self.cells.values() for each in cell):
-                self.recorder.cell(self.technique, predicted)
+            for predicted, lighter in (each for cell in self.cells.values() for each in cell):
+                self.recorder.cell(self.technique, predicted, lighter)
             self.call, self.predicting, self.cells = None, set(), {}
 
     def _misread(self, skipped: set[str], output: Tree) -> str | None:
         """Why the call must be computed again: a skipped region is not the closed stretch it was read as."""
         assert self.call is not None
+        key, problem = (self.call.denoiser.name, self.call.branch), None
         if skipped - self.cells.keys():
-            return "the end of the skipped region was not reached"
-        key = (self.call.denoiser.name, self.call.branch)
-        if key not in self.state.proven and any(t.isnan().any() for t in tensors(output)):  # waits for a GPU: only once
-            self.state.leaking |= skipped
-            return _LEAK
-        self.state.proven.add(key)
-        return None
+            problem = _OPEN
+        elif key not in self.state.proven and any(t.isnan().any() for t in tensors(output)):  # waits for a GPU: once
+            problem = _LEAK
+        if problem:
+            self.state.closed |= dict.fromkeys(skipped, problem)
+        else:
+            self.state.proven.add(key)
+        return problem
 
     def _forget_if_changed(self, call: Call) -> None:
         """Values for other inputs or adapters are worthless; which rows are computed is looked at by lane."""
@@ -129,15 +136,18 @@ class Executor:
         earlier, self.state.newest[key] = self.state.newest.get(key), call
         if earlier and (reason := call.changed_since(earlier)):
             self.recorder.decline(self.technique, reason)
-            self.state.past.forget(*(k for k in self.state.past.keys() if k[1] == call.branch))  # type: ignore[index]
-            self.state.shapes = {k: shape for k, shape in self.state.shapes.items() if k[2] != call.branch}
+            self._forget(call.branch)
+
+    def _forget(self, branch: str) -> None:
+        self.state.past.forget(*(k for k in self.state.past.keys() if k[1] == branch))  # type: ignore[index]
+        self.state.shapes = {k: shape for k, shape in self.state.shapes.items() if k[2] != branch}
 
     def _can_predict(self, site: Site) -> bool:
         row = self.state.rows[site.name]
         if not row.predicts(self.clock.step):
             return False
-        if site.name in self.state.leaking:
-            self.recorder.decline(self.technique, _LEAK)
+        if reason := self.state.closed.get(site.name):
+            self.recorder.decline(self.technique, reason)
             return False
         wanted = row.order(self.clock.step)
         if len(self.state.past.usable(self._key(site), self._lane)) >= wanted:
@@ -147,36 +157,40 @@ class Executor:
 
     # --- a site ------------------------------------------------------------------------------------------------
 
-    def at_site(self, site: Site, compute: Callable[[], Tree]) -> Tree:
+    def at_site(self, site: Site, forward: Proceed, args: Any, kwargs: Any) -> Tree:
         """The output of ``site`` in the current call, computed or predicted."""
         row, step = self.state.rows.get(site.name), self.clock.step
         if self.call is None or row is None:
-            return compute()
+            return forward(*args, **kwargs)
         predicted = site.name in self.predicting
         if predicted:
             past = self.state.past.usable(self._key(site), self._lane)
             value = predict(row.weigh(step, [at for at, _ in past], self.state.places[row.axis]), past)
         else:
-            value = compute()
+            value = forward(*args, **kwargs)
             if row.keeps(step):
                 self.state.past.keep(self._key(site), Entry(step, self._lane, self.call.batch, value), row.depth)
         if step == row.last:
             self.state.past.forget(self._key(site))
-        self.cells.setdefault(site.name, []).append(predicted)
+        self.cells.setdefault(site.name, []).append((predicted, False))
         return value
 
-    def inside_region(self, site: Site, name: str, compute: Callable[[], Tree]) -> Tree:
+    def inside_region(self, site: Site, name: str, forward: Proceed, args: Any, kwargs: Any) -> Tree:
         """The output of an interior module: a placeholder while the region is predicted."""
         row = self.state.rows.get(site.name)
         if self.call is None or row is None or self.clock.step > row.last:
-            return compute()
-        key = (site.name, name, self.call.branch)
+            return forward(*args, **kwargs)
         if site.name in self.predicting:
-            return _placeholder(*self.state.shapes[key], self._rows_now)
-        value = compute()
+            return self._placeholder(site, name)
+        value = forward(*args, **kwargs)
+        key = (site.name, name, self.call.branch)
         if key not in self.state.shapes:
             self.state.shapes[key] = (self._rows_now, map_tensors(_Shape, value))
         return value
+
+    def _placeholder(self, site: Site, name: str) -> Tree:
+        assert self.call is not None
+        return _blank(*self.state.shapes[site.name, name, self.call.branch], self._rows_now)
 
     # --- which rows --------------------------------------------------------------------------------------------
 
@@ -207,11 +221,11 @@ class _Shape:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
 
-def _placeholder(rows_then: int, shapes: Tree, rows: int) -> Tree:
+def _blank(rows_then: int, shapes: Tree, rows: int) -> Tree:
     if isinstance(shapes, _Shape):
         return shapes.blank(rows, rows_then)
     if isinstance(shapes, (tuple, list)):
-        return type(shapes)(_placeholder(rows_then, part, rows) for part in shapes)
+        return type(shapes)(_blank(rows_then, part, rows) for part in shapes)
     return shapes
 
 
@@ -222,7 +236,7 @@ class _SiteHook(ModelHook):
 
     @torch.compiler.disable(recursive=False)
     def new_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> Tree:
-        return self.executor.at_site(self.site, lambda: self.fn_ref.original_forward(*args, **kwargs))
+        return self.executor.at_site(self.site, self.fn_ref.original_forward, args, kwargs)
 
 
 class _InteriorHook(ModelHook):
@@ -232,5 +246,4 @@ class _InteriorHook(ModelHook):
 
     @torch.compiler.disable(recursive=False)
     def new_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> Tree:
-        forward = self.fn_ref.original_forward
-        return self.executor.inside_region(self.site, self.name, lambda: forward(*args, **kwargs))
+        return self.executor.inside_region(self.site, self.name, self.fn_ref.original_forward, args, kwargs)

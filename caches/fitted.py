@@ -55,9 +55,8 @@ class FittedCache(Technique):
 
     @property
     def claims(self) -> frozenset[Claim]:
-        claims: set[Claim] = {"block_outputs"} if self.deep else set()
-        claims |= {"batch_halves"} if self.guidance else set()
-        return frozenset(claims)
+        claims: dict[Claim, Row | None] = {"block_outputs": self.deep, "batch_halves": self.guidance}
+        return frozenset(claim for claim, row in claims.items() if row or not self.steps)
 
     def problems(self, target: Target) -> list[str]:
         if not self.steps:

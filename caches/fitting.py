@@ -116,7 +116,7 @@ def fit(
         deep=None if deep is None else _linear("deep", deep or usual, order),
         guidance=None if guidance is None else _linear("guidance", guidance or usual, order),
     )
-    if not start.claims or start.steps != steps:
+    if start.steps != steps:
         raise AccelError(f"cells are for {start.steps} steps, the runs have {steps}: give one character for each step")
     bench = _Bench(pipe, prompts, start, reference or 4 * steps, dict(call or {}), seed, batch, order, progress)
     return bench.fit(range(len(prompts) - count), range(len(prompts) - count, len(prompts)))

@@ -90,12 +90,8 @@ class Row:
         """Walks backwards: how many more computed values do the predictions to come look at?"""
         kept, wanted = [], 0
         for step in reversed(range(len(self.cells))):
-            if self.predicts(step):
-                wanted = max(wanted, self.order(step))
-                kept.append(False)
-            else:
-                kept.append(wanted > 0)
-                wanted = max(0, wanted - 1)
+            kept.append(wanted > 0)  # of a predicted cell too, for when it has to be computed
+            wanted = max(wanted, self.order(step)) if self.predicts(step) else max(0, wanted - 1)
         return kept[::-1]
 
 

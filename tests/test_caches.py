@@ -38,6 +38,7 @@ def test_a_row_keeps_exactly_the_values_a_prediction_looks_at():
     assert values(Row("11101011", "reuse"), [0, 1, 2, 4, 6, 7]) == [2, 4]
     assert values(Row("1111", "linear"), [0, 1, 2, 3]) == []
     assert values(Row("1100", "zero"), [0, 1]) == []
+    assert values(Row("110100", "linear"), [2, 5]) == [2]  # cells that had to be computed after all
 
 
 def test_steps_beyond_a_row_compute():

@@ -6,28 +6,80 @@ Every setting predicts something within four solver steps, so that runs can be s
 from __future__ import annotations
 
 from accel.caches.deepcache import DeepCache
+from accel.caches.dynamic.technique import ResidualCache
+from accel.caches.fitted import FittedCache
+from accel.caches.fora import Fora
 from accel.caches.guidance import GuidanceCache
+from accel.caches.lossless.technique import Lossless
+from accel.caches.native.technique import NativeCache
+from accel.caches.rehash import StepRehash
+from accel.caches.slicer import Slicer
+from accel.caches.smoothcache import SmoothCache
+from accel.caches.table import Row
 from accel.caches.tgate import TGate
 from accel.plan import Plan
 from accel.technique import Technique
 
+_TAYLOR = {"cache_identifiers": (r".*attn\d?",), "taylor_factors_dtype": "float32"}
+
+
+def _row(*weights: float) -> Row:
+    """For runs of four steps, of which the last is predicted."""
+    return Row("1110", "fitted", weights=(weights,))
+
+
 SETTINGS: dict[str, list[Technique]] = {
     "deepcache": [DeepCache(warm_up=2), DeepCache(interval=3, warm_up=1, how="reuse")],
+    "fitted": [FittedCache(_row(1.5, -0.5), _row(1.2, -0.2)), FittedCache(guidance=_row(1.0))],
+    "fora": [Fora(), Fora(interval=3, warm_up=2, how="linear")],
     "guidance": [GuidanceCache(warm_up=2), GuidanceCache(interval=3, warm_up=1, how="zero")],
+    "native": [
+        NativeCache(options={"threshold": 9.0}),
+        NativeCache("taylor", {**_TAYLOR, "disable_cache_before_step": 2, "cache_interval": 3}),
+        NativeCache("pab", {"spatial_attention_timestep_skip_range": (-1, 1001)}),
+    ],
+    "rehash": [
+        StepRehash(warm_up=2),
+        StepRehash(warm_up=1, how="reuse"),
+        StepRehash(warm_up=2, similarity=-0.5, how="reuse"),  # random networks change a lot from step to step
+    ],
+    "residual": [  # random networks change a lot from step to step
+        ResidualCache(threshold=99.0, warm_up=2),
+        ResidualCache(indicator="sea", threshold=99.0, front=0, warm_up=1, how="reuse"),
+        ResidualCache(indicator="mag", threshold=99.0, ratios=(1.0, 0.9), warm_up=2, end=0, how="reuse"),
+    ],
+    "slicer": [Slicer(), Slicer(slices=3)],
+    "lossless": [Lossless()],
+    "smoothcache": [SmoothCache({"attn": "1101", "mlp": "1010"}), SmoothCache({"mlp": "1101"}, how="linear")],
     "tgate": [TGate(gate=2), TGate(gate=3, self_interval=2, warm_up=1), TGate(gate=0.5, cutoff="cond")],
 }
 
 IDLE: dict[str, Technique] = {
     "deepcache": DeepCache(warm_up=99),
+    "fitted": FittedCache(Row("1111", "fitted"), Row("1111", "fitted")),
+    "fora": Fora(interval=1),
     "guidance": GuidanceCache(warm_up=99),
+    "native": NativeCache(options={"threshold": 0.0}),
+    "rehash": StepRehash(warm_up=99),
+    "residual": ResidualCache(threshold=0.0, warm_up=1),
+    "slicer": Slicer(slices=1),
+    "lossless": Lossless(),
+    "smoothcache": SmoothCache({"attn": "1111", "mlp": "1111"}),
     "tgate": TGate(gate=99, self_interval=2, warm_up=99, cutoff="cond"),
 }
 """Settings so weak that nothing is ever predicted: the output must have the plain bits."""
+
+EXACT = {"lossless"}
+"""Techniques that keep the plain bits whatever they save."""
 
 COMBINATIONS: list[list[Technique]] = [
     [DeepCache(warm_up=2), GuidanceCache(interval=3, warm_up=2)],
     [TGate(gate=2), DeepCache(warm_up=2), GuidanceCache(warm_up=2)],
     [TGate(gate=3, self_interval=2, warm_up=1, cutoff="cond"), DeepCache(warm_up=2, how="reuse")],
+    [DeepCache(interval=9, warm_up=1, how="reuse"), StepRehash(warm_up=1, how="reuse")],
+    [SmoothCache({"mlp": "1101"}), GuidanceCache(warm_up=2)],
+    [ResidualCache(indicator="tea", threshold=99.0, warm_up=2), GuidanceCache(warm_up=2)],
+    [Lossless(), DeepCache(warm_up=2), GuidanceCache(warm_up=2)],
 ]
 
 PLANS: dict[str, Plan] = {
@@ -41,14 +93,31 @@ NO_SECOND_HALF = {"sd-plain", "sd-lcm", "flux", "dit", "flux-img2img", "z-image"
 """Cases whose guidance cannot be halved: there is none (the first three), DiT hands both halves to the solver, Flux
 image-to-image names no cache context, and Z-Image's batch is a list."""
 
+OTHER_LENGTHS = {"wan-two-experts", "flux-img2img", "sd3-img2img"}
+"""Cases whose runs do not take four steps, for which fitted weights are made here."""
+
+WITH_NATIVE_CACHES = {"flux", "flux-cfg", "flux-img2img", "wan", "wan-two-experts", "ltx", "cogvideox"}
+"""Cases whose denoiser takes diffusers' own caches; on all others ``native`` is refused."""
+
 
 def refused(plan: Plan, name: str) -> bool:
     """Does the plan not fit the case?"""
+    if name not in WITH_NATIVE_CACHES and any(isinstance(t, NativeCache) for t in plan.techniques):
+        return True
+    if name == "dit" and any(isinstance(t, Lossless) for t in plan.techniques):
+        return True  # classes instead of a text, and each block has its own embedding of the timestep
     return name in NO_CROSS_ATTENTION and any(isinstance(t, TGate) for t in plan.techniques)
 
 
 def idle_parts(plan: Plan, name: str) -> set[str]:
     """The names in the report of what cannot save anything on the case."""
-    halving = {"guidance": GuidanceCache, "tgate cutoff": TGate}
+    halving = {"guidance": GuidanceCache, "tgate cutoff": TGate, "fitted guidance": FittedCache}
     claiming = [t for t in plan.techniques if "batch_halves" in t.claims]
+    if name in OTHER_LENGTHS and any(isinstance(t, FittedCache) for t in plan.techniques):
+        return {"fitted", "fitted guidance"}
     return {n for n, cls in halving.items() if name in NO_SECOND_HALF and any(isinstance(t, cls) for t in claiming)}
+
+
+def decides_for_the_batch(plan: Plan) -> bool:
+    """Diffusers' first-block cache looks at the mean over a batch, so ``native`` computes several pictures in full."""
+    return any(isinstance(t, NativeCache) and t.kind == "first_block" for t in plan.techniques)
