@@ -172,6 +172,9 @@ def _add_fit(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument(
         "--order", type=_whole(1, 3), default=2, metavar="N", help="values per prediction (default: 2)"
     )
+    command.add_argument(
+        "--parts", nargs="+", choices=("deep", "guidance"), default=("deep", "guidance"), help="(default: both)"
+    )
     command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
     _add_subject(command, prompts=40)
 

@@ -16,6 +16,9 @@ from torch import nn
 
 from accel.tensors import Tree, signature, tensors
 
+FAR = 1e3
+"""Noise over signal beyond which a sample is taken to be noise alone."""
+
 
 @dataclass
 class Run:
@@ -23,6 +26,8 @@ class Run:
 
     times: list[float]
     sigmas: list[float]
+    flow: bool = False
+    """Are the sigmas shares of noise, as in flow matching, where the signal is the rest?"""
 
     @property
     def steps(self) -> int:
@@ -30,19 +35,23 @@ class Run:
         return len(self.times)
 
     def along(self, axis: str) -> list[float]:
-        """Where each step is on an axis: its ``time``, its ``sigma`` or its ``logsnr``.
+        """Where each step is on an axis: its ``time``, its ``sigma`` or its ``logsnr``, -2 ln(noise / signal).
 
-        The last is -2 ln(noise / signal); sigmas that end at one are shares of noise, as in flow matching, where the
-        signal is the rest. Where any of them is not finite, the times stand in.
+        Where any of them is not finite, the times stand in.
         """
         if axis == "sigma":
             places = self.sigmas
         elif axis == "logsnr":
-            flow = max(self.sigmas) <= 1
-            places = [_logsnr(sigma, 1 - sigma if flow else 1.0) for sigma in self.sigmas]
+            places = [-2 * math.log(ratio) if ratio > 0 else math.nan for ratio in self.noise_over_signal]
         else:
             return self.times
         return places if all(map(math.isfinite, places)) else self.times
+
+    @property
+    def noise_over_signal(self) -> list[float]:
+        """By step, at most `FAR`; ``nan`` where the scheduler tells no noise levels."""
+        ratios = [sigma / max(1 - sigma, 1 / FAR) for sigma in self.sigmas] if self.flow else self.sigmas
+        return [min(ratio, FAR) if not math.isnan(ratio) else math.nan for ratio in ratios]
 
     @classmethod
     def of(cls, scheduler: Any, denoiser: nn.Module, planned: Any, args: Any, kwargs: Any) -> Run | None:
@@ -55,7 +64,8 @@ class Run:
             return None
         first = _first_index(scheduler, times, _argument(type(denoiser).forward, "timestep", args, kwargs))
         times = times[first : first + planned] if isinstance(planned, int) and planned > 0 else times[first:]
-        return cls(times, _sigmas(scheduler, first, times))
+        whole = _floats(getattr(scheduler, "sigmas", None))
+        return cls(times, _sigmas(scheduler, first, times), flow=bool(whole) and max(whole) <= 1)
 
 
 def calling_pipeline() -> Any:
@@ -132,10 +142,6 @@ def _first_index(scheduler: Any, times: list[float], timestep: Any) -> int:
     if value is None:
         return 0
     return next((i for i, t in enumerate(times) if math.isclose(t, value, rel_tol=1e-5)), 0)
-
-
-def _logsnr(noise: float, signal: float) -> float:
-    return -2 * math.log(noise / signal) if noise > 0 and signal > 0 else math.nan
 
 
 def _sigmas(scheduler: Any, first: int, times: list[float]) -> list[float]:

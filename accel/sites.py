@@ -160,7 +160,7 @@ def _depth(path: str, module: nn.Module, kind: Family) -> int:
 
 
 def _is_attention(module: nn.Module) -> bool:
-    return any(hasattr(module, name) for name in ("to_q", "to_query", "to_qkv"))
+    return any(hasattr(module, name) for name in ("to_q", "to_query", "to_qkv", "to_qkv_mlp_proj"))
 
 
 def _attentions(module: nn.Module) -> list[nn.Module]:

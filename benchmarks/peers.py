@@ -38,9 +38,11 @@ from accel.sites import Family
 from accel.target import Target
 
 FOLDER = Path(__file__).parent / "results"
+DOCS = Path(__file__).parent.parent / "docs" / "peers.md"
+"""Where the table goes, unless ``--out`` names another folder."""
 
 OURS: dict[Family, tuple[str, ...]] = {
-    "unet": ("balanced", "deepcache", "deepcache(how=reuse)", "tgate", "tgate(cutoff=cond)"),
+    "unet": ("balanced", "deepcache", "deepcache(how=reuse)", "tgate", "tgate(cutoff=cond)", "lossless"),
     "dit": ("balanced", "deepcache", "deepcache(how=reuse)", "fora", "residual"),
 }
 """What the peers stand beside."""
@@ -211,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     setup = PeerSetup(
         model=options.model,
         prompts=prompts,
-        plans=[Plan.of(text) for text in OURS[family]],
+        plans=[Plan.of(text) for text in (*OURS[family], *options.also)],
         steps=options.steps,
         solvers=arms.solvers(pipe),
         rounds=options.rounds,
@@ -233,6 +235,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = tabulate.page(f"Peers: {options.model}, {options.steps} steps", bench.head, rows)
     (folder / PAGE).write_text(table + notes(failed, left_out, same), encoding="utf-8")
     pareto(rows, folder / PLOT)
+    if options.out is None:
+        DOCS.write_text((folder / PAGE).read_text(encoding="utf-8"), encoding="utf-8")
     print(tabulate.text(rows, len(prompts)), notes(failed, left_out, same), f"wrote {folder}", sep="\n")
 
 
@@ -262,6 +266,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--guidance", type=float)
     parser.add_argument("--size", type=int)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--also", nargs="*", default=(), metavar="PLAN", help="further plans of ours, such as a file")
     parser.add_argument("--out")
     return parser.parse_args(arguments)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from accel.caches.executor import Executor
@@ -37,12 +39,17 @@ class FittedCache(Technique):
     """UNets: the deep part starts at this level (0 is the full resolution)."""
     blocks: tuple[int, int] = (1, -1)
     """Transformers: the deep part is ``blocks[start:stop]``."""
+    times: tuple[float, ...] = ()
+    """The timesteps that it was fitted for; a run with others is computed plainly. None: any of that number."""
 
     def __post_init__(self) -> None:
         positive(self, level=self.level)
         for name in ("deep", "guidance"):
             object.__setattr__(self, name, _row(name, getattr(self, name)))
         lengths = {len(row.cells) for row in (self.deep, self.guidance) if row}
+        lengths |= {len(self.times)} if self.times else set()
+        if self.deep and self.deep.how == "zero":
+            raise AccelError("fitted: the deep part cannot be predicted as zero: use another predictor")
         if len(lengths) > 1:
             raise AccelError(
                 f"fitted: its rows are for {' and '.join(map(str, sorted(lengths)))} steps: use one number"
@@ -73,19 +80,26 @@ class FittedCache(Technique):
         with ExitStack() as undo:
             if self.deep:
                 regions = [self._region(denoiser) for denoiser in target.denoisers]
-                table = Table(self.steps, {site.name: self.deep for site in regions})
-                undo.callback(Executor(self.name, regions, lambda steps: table, clock, recorder).attach())
+                rule = self._rule(self.name, self.deep, clock, recorder)
+                undo.callback(Executor(self.name, regions, _table(regions, rule), clock, recorder).attach())
             if self.guidance:
                 name = f"{self.name} guidance"
-                undo.callback(GuidanceExecutor(name, self._guidance_row(name, recorder), clock, recorder).attach())
+                rule = self._rule(name, self.guidance, clock, recorder)
+                undo.callback(GuidanceExecutor(name, rule, clock, recorder).attach())
             return undo.pop_all().close
 
-    def _guidance_row(self, name: str, recorder: Recorder) -> Any:
+    def _rule(self, name: str, row: Row, clock: Clock, recorder: Recorder) -> Callable[[int], Row]:
+        """``row`` for the runs that it was fitted for; for others one that computes everything."""
+
         def rule(steps: int) -> Row:
-            if steps == self.steps and self.guidance:
-                return self.guidance
-            recorder.decline(name, f"its table is for {self.steps} steps, this run has {steps}")
-            return Row("")
+            assert clock.run is not None
+            if steps != self.steps:
+                recorder.decline(name, f"its weights are for {self.steps} steps, this run has {steps}")
+            elif self.times and not all(map(partial(math.isclose, abs_tol=0.5), self.times, clock.run.times)):
+                recorder.decline(name, "its weights are for other timesteps than this run's")
+            else:
+                return row
+            return Row("1" * steps)
 
         return rule
 
@@ -100,6 +114,10 @@ class FittedCache(Technique):
     def __str__(self) -> str:
         shares = [f"{name} {row.cells.count('1')}" for name in ("deep", "guidance") if (row := getattr(self, name))]
         return f"{self.name}({', '.join(shares)} of {self.steps})" if shares else self.name
+
+
+def _table(regions: list[Site], rule: Callable[[int], Row]) -> Callable[[int], Table]:
+    return lambda steps: Table(steps, dict.fromkeys((site.name for site in regions), rule(steps)))
 
 
 def _row(name: str, given: Any) -> Row | None:

@@ -18,6 +18,7 @@ are all in J and x*, which is why this beats fitting every prediction to the val
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +30,7 @@ from accel.caches.fitted import FittedCache
 from accel.caches.predict import Axis
 from accel.caches.table import Row, every
 from accel.clock import Clock
-from accel.errors import AccelError
+from accel.errors import AccelError, AccelWarning
 from accel.fingerprint import Fingerprint
 from accel.handle import accelerate, handles
 from accel.plan import Plan
@@ -116,6 +117,10 @@ def fit(
         deep=None if deep is None else _linear("deep", deep or usual, order),
         guidance=None if guidance is None else _linear("guidance", guidance or usual, order),
     )
+    if not any("0" in row.cells for _, row in _rows(start)):
+        raise AccelError(
+            "there is nothing to fit: no cell is predicted; ask for a larger interval or a shorter warm-up"
+        )
     if start.steps != steps:
         raise AccelError(f"cells are for {start.steps} steps, the runs have {steps}: give one character for each step")
     bench = _Bench(pipe, prompts, start, reference or 4 * steps, dict(call or {}), seed, batch, order, progress)
@@ -157,9 +162,12 @@ class _Bench:
 
     def fit(self, fitted_to: Sequence[int], held_out: Sequence[int]) -> Fit:
         """Fit on some rows of the prompts and judge by the others."""
-        start = _weighted(self.start, self._places())
+        run = self._run()
+        start = replace(_weighted(self.start, run.along(_AXIS)), times=tuple(run.times))
         weights, directions = _flat(start), _directions(start)
         normal, right = self._normal_equations(start, directions, fitted_to)
+        if not normal.any():
+            raise AccelError("no weight makes a difference: a run's report says why nothing is predicted")
         candidates = [weights] + [weights + directions.T @ _solved(normal, right, ridge) for ridge in _RIDGES]
         errors = []
         for number, each in enumerate(candidates):
@@ -170,8 +178,8 @@ class _Bench:
         mark = Fingerprint.of(Target.of(self.pipe), self.start.steps, {"gained_db": errors[0] - errors[best]})
         return Fit(Plan((technique,), fingerprint=mark), errors[0], errors[best], self.runs)
 
-    def _places(self) -> list[float]:
-        """Where the steps of a run are on the axis: asked of a run, since only the pipeline knows its schedule."""
+    def _run(self) -> Run:
+        """The schedule of a run: asked of one, since only the pipeline knows it."""
         seen: list[Run] = []
         clock = Clock(Target.of(self.pipe), Recorder(type(self.pipe).__name__, "fitting"))
         detach = clock.attach()
@@ -183,7 +191,7 @@ class _Bench:
         if not seen or seen[0].steps != self.start.steps:
             found = seen[0].steps if seen else 0
             raise AccelError(f"the pipeline's loop took {found} solver steps instead of {self.start.steps}: fit others")
-        return seen[0].along(_AXIS)
+        return seen[0]
 
     def _normal_equations(self, start: FittedCache, directions: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """J'J and J'(x* - x(w0)), summed over the prompts."""
@@ -215,7 +223,8 @@ class _Bench:
         yield from (rows[start : start + self.batch] for start in range(0, len(rows), self.batch))
 
     def _sample(self, technique: FittedCache, rows: Sequence[int]) -> Tensor:
-        with accelerate(self.pipe, technique):
+        with warnings.catch_warnings(), accelerate(self.pipe, technique):
+            warnings.simplefilter("ignore", AccelWarning)  # that a part saves nothing is told once, by what is fitted
             return self._draw(rows, self.start.steps)
 
     def _truth(self, rows: Sequence[int]) -> Tensor:
@@ -245,7 +254,7 @@ def _rows(technique: FittedCache) -> list[tuple[str, Row]]:
 
 def _weighted(technique: FittedCache, places: Sequence[float]) -> FittedCache:
     """The same predictions, their polynomials written out as weights."""
-    written = {}
+    written: dict[str, Any] = {}
     for name, row in _rows(technique):
         computed = [[at for at in range(step) if not row.predicts(at)] for step in range(len(row.cells))]
         weights = [row.weigh(step, computed[step], places) for step in range(len(row.cells)) if row.predicts(step)]
@@ -278,8 +287,8 @@ def _solved(normal: Tensor, right: Tensor, ridge: float) -> Tensor:
 def _with(technique: FittedCache, flat: Tensor) -> FittedCache:
     """``technique`` with these weights."""
     values = iter(flat.tolist())
-    changed = {
-        name: replace(row, weights=tuple(tuple(next(values) for _ in weights) for weights in row.weights))
+    changed: dict[str, Any] = {
+        name: replace(row, weights=tuple(tuple(round(next(values), 5) for _ in weights) for weights in row.weights))
         for name, row in _rows(technique)
     }
     return replace(technique, **changed)

@@ -7,6 +7,7 @@ kind of site (``cross_attn``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,8 @@ class Row:
             raise AccelError(f"a row's cells are 1 (compute) and 0 (predict), not {self.cells!r}")
         check_how(self.how, self.axis)
         object.__setattr__(self, "weights", tuple(map(tuple, self.weights)))
+        if not all(each and all(map(math.isfinite, each)) for each in self.weights):
+            raise AccelError("weights are lists of at least one finite number")
         wanted = self.cells.count("0") if self.how == "fitted" else 0
         if len(self.weights) != wanted:
             raise AccelError(

@@ -99,9 +99,12 @@ def test_axes_follow_the_noise_levels_and_fall_back_on_the_times():
     run = Run([900.0, 500.0, 100.0], [8.0, 2.0, 0.5])
     assert run.along("time") == run.times and run.along("sigma") == run.sigmas
     assert run.along("logsnr") == pytest.approx([-2 * math.log(sigma) for sigma in run.sigmas])
-    flow = Run([900.0, 500.0], [0.75, 0.5])
+    flow = Run([900.0, 500.0], [0.75, 0.5], flow=True)
     assert flow.along("logsnr") == pytest.approx([-2 * math.log(3.0), 0.0])
-    assert Run([9.0, 5.0], [math.inf, 1.0]).along("logsnr") == [9.0, 5.0]
+    late = Run([300.0, 100.0], [0.75, 0.5])  # image-to-image begins where there is less noise than signal
+    assert late.along("logsnr") == pytest.approx([-2 * math.log(0.75), -2 * math.log(0.5)])
+    assert Run([9.0, 5.0], [math.inf, 1.0]).along("logsnr") == pytest.approx([-2 * math.log(1000.0), 0.0])
+    assert Run([9.0, 5.0], [math.nan, 1.0]).along("logsnr") == [9.0, 5.0]
 
 
 @pytest.mark.parametrize("weights", [(1.0,), (1.5, -0.5)])

@@ -15,6 +15,7 @@ from accel.caches.fitted import FittedCache
 from accel.caches.guidance import GuidanceCache
 from accel.caches.table import Row
 from accel.handle import handles
+from accel.runs import Run
 from tests.families import case, run
 
 CELLS = "1110101"
@@ -36,8 +37,8 @@ class Planted(fitting._Bench):
         self.matrix = torch.randn(len(PROMPTS), 40, 6, generator=make, dtype=torch.float64)
         self.noise = torch.zeros(len(PROMPTS), 40, dtype=torch.float64)
 
-    def _places(self) -> list[float]:
-        return [float(step) for step in range(len(CELLS))]
+    def _run(self) -> Run:
+        return Run([float(9 - step) for step in range(len(CELLS))], [1.5**-step for step in range(len(CELLS))])
 
     def _sample(self, technique: FittedCache, rows: Sequence[int]) -> torch.Tensor:
         self.runs += 1
@@ -58,7 +59,7 @@ def test_planted_weights_are_found():
 
 def test_where_fitting_only_fits_noise_the_polynomials_stay():
     bench = Planted()
-    bench.best = fitting._flat(fitting._weighted(bench.start, bench._places()))
+    bench.best = fitting._flat(fitting._weighted(bench.start, bench._run().along("logsnr")))
     bench.noise = torch.randn(6, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     bench.noise[4:] = 0  # on the held-out prompts the polynomials are perfect
     found = bench.fit(range(4), range(4, 6))
@@ -95,7 +96,7 @@ def test_fitting_the_bundled_pipeline_brings_it_closer_to_the_long_run():
     found = fitting.fit(
         pipe, PROMPTS, **options, call={"guidance_scale": 4.0}, progress=lambda what, *_: told.append(what)
     )
-    assert found.after <= found.before and {"fitting", "judging"} <= set(told)
+    assert {"fitting", "judging"} <= set(told)
     again = Plan.from_dict(found.plan.to_dict())
     assert again.techniques == found.plan.techniques
     assert not handles(pipe)
@@ -125,7 +126,22 @@ def test_a_run_of_another_length_is_plain_and_says_so():
     with accel.accelerate(pipe, plan) as handle, pytest.warns(accel.AccelWarning):
         assert torch.equal(run(case("sd"), pipe, steps=5), expected)
     for name in ("fitted", "fitted guidance"):
-        assert "its table is for 4 steps, this run has 5" in handle.report().techniques[name].declined
+        assert "its weights are for 4 steps, this run has 5" in handle.report().techniques[name].declined
+
+
+def test_a_run_at_other_timesteps_is_plain_and_says_so():
+    pipe = case("sd").build()
+    pipe.scheduler.set_timesteps(4)
+    times = tuple(float(t) for t in pipe.scheduler.timesteps)
+    fits = FittedCache(deep=fitted((1.5, -0.5)), times=times)
+    with accel.accelerate(pipe, fits) as handle:
+        run(case("sd"), pipe, steps=4)
+        assert handle.report().techniques["fitted"].predicted == 1
+    expected = run(case("sd"), pipe, steps=4)
+    other = FittedCache(deep=fitted((1.5, -0.5)), times=tuple(t + 100 for t in times))
+    with accel.accelerate(pipe, other) as handle, pytest.warns(accel.AccelWarning):
+        assert torch.equal(run(case("sd"), pipe, steps=4), expected)
+    assert "its weights are for other timesteps than this run's" in handle.report().techniques["fitted"].declined
 
 
 def test_what_cannot_be_fitted_is_refused_with_the_way_out():
@@ -134,10 +150,17 @@ def test_what_cannot_be_fitted_is_refused_with_the_way_out():
         ({"deep": "10101010"}, "deep predicts step 2 from 2 values, but fewer are computed before it"),
         ({"deep": "1110"}, "cells are for 4 and 8 steps: use one number|rows are for 4 and 8 steps"),
         ({"deep": "1110", "guidance": None}, "cells are for 4 steps, the runs have 8"),
-        ({"deep": None, "guidance": None}, "cells are for 0 steps"),
+        ({"deep": None, "guidance": None}, "nothing to fit: no cell is predicted"),
+        ({"deep": "11111111", "guidance": None}, "nothing to fit: no cell is predicted"),
     ]:
         with pytest.raises(AccelError, match=text):
             fitting.fit(pipe, PROMPTS, steps=8, **options)
+    with pytest.raises(AccelError, match="no weight makes a difference"):  # without guidance there is no difference
+        fitting.fit(pipe, PROMPTS[:4], steps=5, deep=None, reference=5, call={"guidance_scale": 1.0})
+    with pytest.raises(AccelError, match="deep part cannot be predicted as zero"):
+        FittedCache(deep=Row("1110", "zero"))
+    with pytest.raises(AccelError, match="at least one finite number"):
+        fitted((float("nan"),))
     with pytest.raises(AccelError, match="1 prompts are too few"):
         fitting.fit(pipe, PROMPTS[:1])
     with pytest.raises(AccelError, match="no weights yet: make a plan with accel.caches.fitting.fit"):

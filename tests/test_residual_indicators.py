@@ -15,7 +15,7 @@ from accel import AccelError, AccelWarning
 from accel.caches.dynamic.calibrate import calibrate_ratios
 from accel.caches.dynamic.judge import Judge, Limits, change
 from accel.caches.dynamic.magnitudes import cells, resampled
-from accel.caches.dynamic.spectrum import filtered, gain, noise_over_signal, space
+from accel.caches.dynamic.spectrum import filtered, gain, space
 from accel.caches.dynamic.technique import ResidualCache
 from accel.caches.past import Past
 from accel.caches.table import Row
@@ -56,14 +56,14 @@ def test_without_noise_everything_passes_and_in_noise_the_coarse() -> None:
     torch.testing.assert_close(gain((8, 8), 0.0, 2.0), torch.ones(8, 8))
     late, early = gain((16,), 0.3, 2.0), gain((16,), 30.0, 2.0)
     assert (early[1:9].diff() < 0).all() and early[1] / early[8] > 2 * late[1] / late[8]
-    assert gain((8, 8), noise_over_signal(Run([9.0, 5.0], [math.inf, 1.0]), 0), 2.0).isfinite().all()
+    assert gain((8, 8), Run([9.0, 5.0], [math.inf, 1.0]).noise_over_signal[0], 2.0).isfinite().all()
 
 
 def test_noise_levels_of_every_convention() -> None:
-    assert noise_over_signal(Run([999.0, 500.0], [1.0, 0.75]), 1) == 3.0
-    assert noise_over_signal(Run([999.0, 500.0], [1.0, 0.75]), 0) == 1000.0
-    assert noise_over_signal(Run([999.0, 500.0], [14.6, 0.75]), 1) == 0.75
-    assert math.isnan(noise_over_signal(Run([999.0, 500.0], [math.nan, math.nan]), 1))
+    times = [999.0, 500.0]
+    assert Run(times, [1.0, 0.75], flow=True).noise_over_signal == pytest.approx([1000.0, 3.0])
+    assert Run(times, [14.6, 0.75]).noise_over_signal == [14.6, 0.75]
+    assert math.isnan(Run(times, [math.nan, math.nan]).noise_over_signal[1])
 
 
 def test_channels_are_no_space() -> None:
@@ -191,7 +191,7 @@ def test_in_a_unet_they_look_at_what_goes_down(kind: str) -> None:
 
 
 def test_a_scheduler_without_noise_levels_is_said_to_have_none(monkeypatch: Any) -> None:
-    monkeypatch.setattr("accel.caches.dynamic.indicators.noise_over_signal", lambda run, step: math.nan)
+    monkeypatch.setattr(Run, "noise_over_signal", [math.nan] * 50)
     with accel.accelerate(toy(), ResidualCache(indicator="sea", threshold=99.0, warm_up=2)) as handle:
         with pytest.warns(AccelWarning, match="the scheduler tells no noise levels: use another indicator"):
             draw(handle.pipe, sample(0))

@@ -130,7 +130,7 @@ def draw(made: Made) -> torch.Tensor:
 @pytest.mark.parametrize(
     "build, settings, streams",
     [
-        (flux2, {"front": 1}, ("encoder_hidden_states", "hidden_states")),
+        (flux2, {"front": 1}, (None,)),  # from two streams to the joined one
         (kandinsky5, {"front": 1}, (None,)),  # from the text to the picture
         (kandinsky5, {"front": 3}, ("visual_embed",)),
         (joining, {"front": 1, "back": 3}, ("encoder_hidden_states", "hidden_states")),

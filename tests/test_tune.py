@@ -98,7 +98,9 @@ def test_the_front_holds_what_nothing_measured_beats() -> None:
     assert len(front) > 2 and {found.best.name, found.baseline.name} <= found.measured.keys()
     for one, other in zip(front, front[1:]):
         assert one.seconds < other.seconds and one.margin.value < other.margin.value
-    for each in found.measured.values():
+    judged = [each for each in found.measured.values() if each.fresh]
+    assert {each.prompts for each in judged} == {len(FRESH)} and len(judged) < len(found.measured)
+    for each in judged:
         assert any(f.seconds <= each.seconds and f.margin.value >= each.margin.value for f in front)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from accel import console
-from accel.commands.bench import call_arguments, prompts_and_judge
+from accel.commands.bench import call_arguments
+from accel.commands.fit import training_prompts
 from accel.errors import AccelError
 
 
@@ -21,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
         from accel import registry
         from accel.commands.drawing import open_pipeline, set_solver  # torch and diffusers: not for `accel --help`
 
-        prompts, _ = prompts_and_judge(options)
+        prompts = training_prompts(options)
         pipe = open_pipeline(options.model, options.device, options.dtype)
         set_solver(pipe, options.solver)
         pipe.set_progress_bar_config(desc="calibrating", leave=False, disable=None)
@@ -39,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
         )
     plan.save(file)
     print(_summary(plan))
-    print(f"wrote the plan to {file}: use it with --plan {file} --steps {options.steps}")
+    solver = "" if options.solver == "own" else f" --solver {options.solver}"
+    print(f"wrote the plan to {file}: use it with --plan {file} --steps {options.steps}{solver}")
     return 0
 
 

@@ -21,13 +21,19 @@ def run(options: argparse.Namespace) -> int:
     if file.suffix != ".json" or file.is_dir() or not os.access(file.parent, os.W_OK):
         raise AccelError(f"{file} cannot be written: name a .json file in a folder that is yours with --out")
     with console.quiet_libraries():
-        from accel.commands.drawing import open_pipeline, set_solver  # torch and diffusers: not for `accel --help`
+        from accel.commands.drawing import (
+            Request,
+            check,
+            open_pipeline,
+            set_solver,
+        )  # torch and diffusers: not for `accel --help`
 
         # By name, because the core imports no technique.
         fitting = importlib.import_module("accel.caches.fitting")
-        prompts = _bundled(options.n) if options.prompts == BUNDLED else prompts_and_judge(options)[0]
+        prompts = training_prompts(options)
         pipe = open_pipeline(options.model, options.device, options.dtype)
         set_solver(pipe, options.solver)
+        check(pipe, Request(prompts[0], 4 * options.steps, guidance=options.guidance, size=options.size))
         pipe.set_progress_bar_config(disable=True)
         cells = fitting.every(options.interval, options.steps, options.warm_up)
         with console.progress() as progress:
@@ -35,8 +41,8 @@ def run(options: argparse.Namespace) -> int:
                 pipe,
                 prompts,
                 steps=options.steps,
-                deep=cells,
-                guidance=cells,
+                deep=cells if "deep" in options.parts else None,
+                guidance=cells if "guidance" in options.parts else None,
                 order=options.order,
                 call=call_arguments(options),
                 seed=options.seed,
@@ -50,7 +56,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _bundled(count: int) -> list[str]:
+def training_prompts(options: argparse.Namespace) -> list[str]:
+    """The prompts of a file, or of bundled scenes that no benchmark draws."""
+    if options.prompts != BUNDLED:
+        return prompts_and_judge(options)[0]
     from accel.tiny.scenes import make_scene
 
-    return [make_scene(_FIRST_SEED + index).caption for index in range(count)]
+    return [make_scene(_FIRST_SEED + index).caption for index in range(options.n)]

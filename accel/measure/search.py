@@ -41,12 +41,14 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class Measured:
-    """What is known of an arm: its distance above the floor, on how many prompts, and how long it should take."""
+    """What is known of an arm: its distance above the floor, on how many prompts, and its expected seconds."""
 
     arm: Arm
     margin: Interval
     prompts: int
     seconds: float
+    fresh: bool
+    """Was it measured on the prompts that were not searched on?"""
 
 
 @dataclass
@@ -73,17 +75,18 @@ class Found:
 
     @property
     def front(self) -> list[Measured]:
-        """What no other measured arm beats in both time and quality, fastest first."""
+        """Of what was measured on fresh prompts, what nothing else beats in both expected time and quality."""
         front: list[Measured] = []
-        for each in sorted(self.measured.values(), key=lambda each: (each.seconds, -each.margin.value)):
+        fresh = [each for each in self.measured.values() if each.fresh]
+        for each in sorted(fresh, key=lambda each: (each.seconds, -each.margin.value)):
             if not front or each.margin.value > front[-1].margin.value:
                 front.append(each)
         return front
 
-    def measure(self, arm: Arm, evaluator: Evaluator, rows: Sequence[int]) -> Interval:
+    def measure(self, arm: Arm, evaluator: Evaluator, rows: Sequence[int], fresh: bool = False) -> Interval:
         """The mean margin on these prompts, noted."""
         margin = mean(evaluator.margins(arm, rows))
-        self.measured[arm.name] = Measured(arm, margin, len(rows), evaluator.expected(arm))
+        self.measured[arm.name] = Measured(arm, margin, len(rows), evaluator.expected(arm), fresh)
         return margin
 
     def reject(self, arm: Arm, reason: str) -> None:
@@ -128,7 +131,7 @@ def _fastest(plain: Sequence[Arm], measure: Evaluator, rows: Sequence[int], foun
     """The fastest plain way that keeps the floor with confidence on ``rows``, to the step."""
 
     def keeps(arm: Arm) -> bool:
-        margin = found.measure(arm, measure, rows)
+        margin = found.measure(arm, measure, rows, fresh=True)
         if margin.low < 0:
             found.reject(arm, f"below the floor: {margin.value:+.2f} ({margin.low:+.2f} to {margin.high:+.2f})")
         return margin.low >= 0
@@ -186,7 +189,7 @@ def _decide(finalists: Sequence[Arm], measure: Evaluator, fresh: Sequence[int], 
         if found.gain is not None:
             found.reject(arm, f"expected to be slower than {found.best.name}")
             continue
-        margin = found.measure(arm, measure, fresh)
+        margin = found.measure(arm, measure, fresh, fresh=True)
         if margin.low < 0:
             found.reject(arm, f"below the floor on fresh prompts: {margin.value:+.2f} (from {margin.low:+.2f})")
             continue

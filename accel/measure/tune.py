@@ -45,7 +45,8 @@ class Tuned:
         floor: What was asked for.
         tried: How many plans were drawn.
         candidates: How many there were.
-        front: Of all that was measured, plain and with plans, what nothing else beats in both time and quality.
+        front: Of all that was measured on prompts not searched on, plain and with plans, what nothing else beats in
+            both expected time and quality.
     """
 
     plan: Plan

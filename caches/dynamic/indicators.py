@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from accel.caches.dynamic.spectrum import filtered, noise_over_signal, space
+from accel.caches.dynamic.spectrum import filtered, space
 from accel.caches.dynamic.streams import Ear, Inputs, minus, named, pair
 from accel.clock import Clock
 from accel.hooks import install
@@ -154,7 +154,7 @@ class Latent:
 
     def look(self, inputs: Inputs, sample: Tree) -> Tree:
         assert self.clock is not None and self.clock.run is not None
-        ratio = noise_over_signal(self.clock.run, self.clock.step)
+        ratio = self.clock.run.noise_over_signal[self.clock.step]
         if math.isnan(ratio):
             raise Unseen("the scheduler tells no noise levels: use another indicator")
         rows = 0 if isinstance(sample, list) else 1  # dimensions that are the batch's

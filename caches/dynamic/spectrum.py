@@ -11,26 +11,9 @@ changes are comparable along a run. SeaCache (arXiv:2602.18993) tells from it ho
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
-
-from accel.runs import Run
-
-_FAR = 1e3
-"""Noise over signal beyond which a latent is taken to be noise alone."""
-
-
-def noise_over_signal(run: Run, step: int) -> float:
-    """ρ at ``step``, at most 1000; ``nan`` where the scheduler tells no noise levels.
-
-    Sigmas that end at one are shares of noise, as in flow matching; others are the ratio itself.
-    """
-    sigma = run.sigmas[step]
-    if max(run.sigmas) <= 1:
-        sigma = sigma / (1 - sigma) if sigma < 1 else math.inf
-    return min(sigma, _FAR) if not math.isnan(sigma) else math.nan
 
 
 def space(shape: Sequence[int], channels: int | None) -> tuple[int, ...]:

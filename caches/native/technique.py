@@ -162,7 +162,7 @@ class NativeCache(Technique):
         """Why this call, and the rest of its run, must be computed in full; ``None`` where the cache is sound."""
         if self.kind in ("first_block", "sea") and clock.step and call.batch // (call.lanes or 1) > 1:
             return f"{self.kind} decides for a whole batch, so pictures would depend on each other: draw them singly"
-        if self.kind == "sea" and not 0 <= clock.sigma <= 1:
+        if self.kind == "sea" and not (clock.run and clock.run.flow):
             return "the solver's sigmas are not shares of noise from 1 to 0, which sea takes them for"
         return self._declines_halving(call, clock) if self.halves else None
 

@@ -20,7 +20,7 @@ import torch
 from diffusers.hooks import ModelHook
 from torch import nn
 
-from accel.caches.predict import ORDER, Axis, check_how, lagrange, predict
+from accel.caches.predict import Axis, check_how, lagrange, predict
 from accel.caches.schedule.curves import Curve, ErrorCurves, Lags, lags
 from accel.caches.schedule.names import KINDS, sites_of
 from accel.calls import Call, Proceed
@@ -65,7 +65,7 @@ def calibrate(
         seed: Of the first prompt.
         call: Further arguments of every call, such as ``guidance_scale`` and ``height``.
 
-    Of each site and guidance branch the last few outputs are kept, ``lookahead`` + 1 of them for ``linear``.
+    Of each site and guidance branch the last few outputs are kept, 2 ``lookahead`` + 1 of them for ``linear``.
 
     Raises:
         AccelError: when there is nothing to measure, the pipeline refuses a call, or its loop cannot be followed.
@@ -101,7 +101,7 @@ class _Probe:
     def __init__(self, clock: Clock, sites: Sequence[Site], predictors: Sequence[str], lookahead: int, axis: Axis):
         self.clock, self.sites, self.axis = clock, sites, axis
         self.lags = {how: lags(how, lookahead) for how in predictors}
-        self.reach = lookahead + max(ORDER[how] for how in predictors) - 1
+        self.reach = max(oldest for choices in self.lags.values() for *_, oldest in choices)
         self.steps = 0
         self.places: list[float] = []
         self.past: dict[tuple[str, str], dict[int, Tree]] = {}  # by site and branch: the newest outputs, by step

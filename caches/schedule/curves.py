@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,9 +34,11 @@ _KEYS = {"format", "steps", "lookahead", "axis", "fingerprint", "sites"}
 
 
 def lags(how: str, lookahead: int) -> list[Lags]:
-    """All choices of values for the predictor ``how``, the newest of them 1 … ``lookahead`` steps old."""
-    order = ORDER[how]
-    return list(combinations(range(1, lookahead + order), order))
+    """All choices of values for the predictor ``how`` that skips of up to ``lookahead`` steps can leave it with."""
+    found: list[Lags] = [(newest,) for newest in range(1, lookahead + 1)]
+    for _ in range(ORDER[how] - 1):
+        found = [(*each, each[-1] + gap) for each in found for gap in range(1, lookahead + 2)]
+    return found
 
 
 @dataclass(frozen=True)
