@@ -36,8 +36,7 @@ PLANS = (
 """The presets, and what they are made of, each with the predictor it has in its paper beside ours."""
 
 FITTED = Path(__file__).parent / "fitted.json"
-"""Weights for 25 steps of DPM++ on the bundled pipeline, written by
-``accel fit --solver dpm++ --n 42 --seed 7000 --batch 16``: an arm of the run of 25 steps."""
+"""Weights for 25 steps of DPM++ on the bundled pipeline, an arm of the run of 25 steps; see ``README.md``."""
 
 
 def main() -> None:
