@@ -86,6 +86,9 @@ PLANS: dict[str, Plan] = {
     str(plan): plan for plan in (Plan.of(what) for what in [*sum(SETTINGS.values(), []), *COMBINATIONS])
 }
 
+CHIEF = {str(Plan.of(what)) for what in [*(settings[0] for settings in SETTINGS.values()), *COMBINATIONS]}
+"""The first settings of every technique, and the combinations: what takes many runs to test is tested with these."""
+
 NO_CROSS_ATTENTION = {"dit", "sd3", "sd3-img2img", "flux", "flux-cfg", "flux-img2img", "cogvideox", "z-image"}
 """Cases on which T-GATE is refused."""
 
