@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from accel.clock import Clock
-from accel.errors import AccelWarning, Refused
+from accel.errors import AccelError, AccelWarning, Refused
 from accel.plan import Plan
 from accel.report import Recorder, Report
 from accel.target import Target
@@ -63,6 +63,12 @@ def handles(pipe: Any) -> list[Handle]:
     return vars(pipe).get(_HANDLES, [])
 
 
+def check_plain(pipe: Any) -> None:
+    """Raise `AccelError` where a plan is attached to ``pipe``."""
+    if handles(pipe):
+        raise AccelError("the pipeline has a plan attached, so it is not the plain one: remove() its handle first")
+
+
 def accelerate(pipe: Any, plan: Any = "balanced") -> Handle:
     """Make ``pipe`` follow ``plan``, in place; returns the `Handle` that reports on it and removes it.
 
@@ -96,7 +102,8 @@ def check(pipe: Any, plan: Any = "balanced") -> list[str]:
 
 def _verdict(target: Target, plan: Plan) -> tuple[list[str], list[str]]:
     refuse, warn = plan.fingerprint.mismatches(target) if plan.fingerprint else ([], [])
-    refuse = [*refuse, *_family_problems(target, plan), *_claim_conflicts(target, plan), *_native_caches(target, plan)]
+    refuse = [*refuse, *_family_problems(target, plan), *_claim_conflicts(target, plan)]
+    refuse += native_caches(target) if plan.techniques else []
     for technique in plan.techniques:
         refuse += technique.problems(target)
     return refuse, [*warn, *(f"{text}; it runs without the plan" for text in target.unread)]
@@ -122,9 +129,10 @@ def _claim_conflicts(target: Target, plan: Plan) -> list[str]:
     return problems
 
 
-def _native_caches(target: Target, plan: Plan) -> list[str]:
+def native_caches(target: Target) -> list[str]:
+    """Which denoisers have one of diffusers' own caches switched on, and the way out."""
     return [
         f"{d.name} has diffusers' own cache enabled: call {d.name}.disable_cache() first"
         for d in target.denoisers
-        if plan.techniques and getattr(d.module, "is_cache_enabled", False)
+        if getattr(d.module, "is_cache_enabled", False)
     ]

@@ -89,18 +89,29 @@ def parser() -> argparse.ArgumentParser:
 
 _PLANS = "List the presets and techniques: what each does, where it comes from, and its default settings."
 
-_SOLVER_HELP = "own or dpm++ (default: the pipeline's own)"
 _PLAN_HELP = "preset, technique, several joined by +, or a .json plan file (default: the pipeline's own, else balanced)"
 
 
+def _command(
+    commands: argparse._SubParsersAction[_Parser], name: str, *, help: str, description: str, epilog: str | None = None
+) -> _Parser:
+    return commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
 def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
-    command = commands.add_parser(
+    command = _command(
+        commands,
         "generate",
         help="draw a prompt under a plan, and compare it with the plain pipeline",
         description="Draw a prompt under a plan; with --compare also plainly, both timed.",
         epilog=_GENERATE_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.add_argument("prompt", help="what to draw")
     command.add_argument("--plan", help=_PLAN_HELP)
@@ -112,7 +123,7 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument(
         "--steps", type=_whole(1, 1000), default=25, metavar="N", help="steps of the solver (default: 25)"
     )
-    command.add_argument("--solver", default="own", metavar="NAME", help=_SOLVER_HELP)
+    _add_solver(command)
     command.add_argument("--negative", metavar="TEXT", help="what not to draw")
     command.add_argument(
         "--batch", "--n", type=_whole(1, 64), default=1, metavar="N", help="pictures at once, of seeds SEED, SEED+1, …"
@@ -121,13 +132,12 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
-    command = commands.add_parser(
+    command = _command(
+        commands,
         "bench",
         help="measure plans against the plain pipeline with fewer steps, on many prompts",
         description="Measure plans beside the plain pipeline's own curve: time, quality, operations and memory.",
         epilog=_BENCH_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     number = _whole(1, 100_000)
     command.add_argument(
@@ -141,32 +151,30 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
-    command = commands.add_parser(
+    command = _command(
+        commands,
         "tune",
         help="find the fastest plan whose quality stays above a floor",
         description="Search techniques, their settings, step counts and solvers for the fastest that keeps a floor.",
         epilog=_TUNE_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.add_argument("--floor", default="40 dB", help="'40 dB' or '1 point' (default: 40 dB)")
     command.add_argument("--minutes", type=_scale, default=20.0, metavar="X", help="time to search (default: 20)")
-    command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
+    _add_plan_file(command)
     command.add_argument("--why", action="store_true", help="say of every other plan why it was not chosen")
     _add_subject(command)
 
 
 def _add_fit(commands: argparse._SubParsersAction[_Parser]) -> None:
-    command = commands.add_parser(
+    command = _command(
+        commands,
         "fit",
         help="fit predictions of the deep part and of guidance to the final picture",
         description="Fit the weights of predictions to the long run's pictures on a few prompts, for one solver.",
         epilog=_FIT_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     number = _whole(1, 250)
-    command.add_argument("--solver", default="own", metavar="NAME", help=_SOLVER_HELP)
+    _add_solver(command)
     command.add_argument("--interval", type=number, default=2, metavar="N", help="compute every N-th step (default: 2)")
     command.add_argument("--warm-up", type=number, default=3, metavar="N", help="after computing N (default: 3)")
     command.add_argument(
@@ -175,28 +183,36 @@ def _add_fit(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument(
         "--parts", nargs="+", choices=("deep", "guidance"), default=("deep", "guidance"), help="(default: both)"
     )
-    command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
+    _add_plan_file(command)
     _add_subject(command, prompts=40)
 
 
 def _add_calibrate(commands: argparse._SubParsersAction[_Parser]) -> None:
-    command = commands.add_parser(
+    command = _command(
+        commands,
         "calibrate",
         help="measure on a few prompts which steps each component may skip",
         description="Calibrate a static schedule (SmoothCache) on a few prompts, and save it as a plan.",
-        allow_abbrev=False,
     )
     goal = command.add_mutually_exclusive_group()
     goal.add_argument("--target", type=_scale, default=0.5, metavar="X", help="share of computed cells (default: 0.5)")
     goal.add_argument("--alpha", type=_scale, metavar="X", help="largest relative error of a predicted cell instead")
     command.add_argument("--how", choices=("reuse", "linear"), help="predictor (default: of the smaller error)")
     command.add_argument("--lookahead", type=_whole(1, 20), default=3, metavar="N", help="longest skip (default: 3)")
-    command.add_argument("--solver", default="own", metavar="NAME", help=_SOLVER_HELP)
+    _add_solver(command)
+    _add_plan_file(command)
+    _add_subject(command, prompts=4, batch=False)
+
+
+def _add_plan_file(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
-    _add_subject(command, prompts=4)
 
 
-def _add_subject(command: argparse.ArgumentParser, prompts: int = 48) -> None:
+def _add_solver(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--solver", default="own", metavar="NAME", help="own or dpm++ (default: the pipeline's own)")
+
+
+def _add_subject(command: argparse.ArgumentParser, prompts: int = 48, batch: bool = True) -> None:
     """What bench, tune and the like draw."""
     number = _whole(1, 100_000)
     command.add_argument("--prompts", default="bundled", metavar="FILE", help="one per line (default: bundled)")
@@ -204,7 +220,10 @@ def _add_subject(command: argparse.ArgumentParser, prompts: int = 48) -> None:
         "--n", type=number, default=prompts, metavar="N", help=f"prompts, one picture each (default: {prompts})"
     )
     command.add_argument("--steps", type=_whole(2, 250), default=25, metavar="N", help="of the plans (default: 25)")
-    command.add_argument("--batch", type=number, default=8, metavar="N", help="pictures at once, untimed (default: 8)")
+    if batch:
+        command.add_argument(
+            "--batch", type=number, default=8, metavar="N", help="pictures at once, untimed (default: 8)"
+        )
     _add_model(command)
 
 
@@ -222,13 +241,12 @@ def _add_model(command: argparse.ArgumentParser) -> None:
 
 
 def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
-    command = commands.add_parser(
+    command = _command(
+        commands,
         "check",
         help="check that a plan fits a pipeline and keeps its promises there",
         description="Check that a plan fits a pipeline, then run the contract of every plan at a small size.",
         epilog=_CHECK_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.add_argument("pipe", metavar="PIPE", help="bundled name, folder or hub id")
     command.add_argument("--plan", help=_PLAN_HELP)

@@ -65,7 +65,9 @@ class Run:
         first = _first_index(scheduler, times, _argument(type(denoiser).forward, "timestep", args, kwargs))
         times = times[first : first + planned] if isinstance(planned, int) and planned > 0 else times[first:]
         whole = _floats(getattr(scheduler, "sigmas", None))
-        return cls(times, _sigmas(scheduler, first, times), flow=bool(whole) and max(whole) <= 1)
+        return cls(
+            times, _sigmas(scheduler, whole[first : first + len(times)], times), flow=bool(whole) and max(whole) <= 1
+        )
 
 
 def calling_pipeline() -> Any:
@@ -144,9 +146,8 @@ def _first_index(scheduler: Any, times: list[float], timestep: Any) -> int:
     return next((i for i, t in enumerate(times) if math.isclose(t, value, rel_tol=1e-5)), 0)
 
 
-def _sigmas(scheduler: Any, first: int, times: list[float]) -> list[float]:
+def _sigmas(scheduler: Any, own: list[float], times: list[float]) -> list[float]:
     """Noise levels of the steps: the solver's own, else sqrt((1 - a) / a) with a = cumulative alpha at the timestep."""
-    own = _floats(getattr(scheduler, "sigmas", None))[first : first + len(times)]
     if len(own) == len(times):
         return own
     alphas = _floats(getattr(scheduler, "alphas_cumprod", None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,10 @@ class Denoiser:
     def region(self, start: int, stop: int | None = None) -> Site:
         """A stretch as one site, see `accel.sites.region`; raises `Unreadable` with the reason."""
         return sites.region(self.name, self.module, self.family, start, stop)
+
+    def deep(self, level: int = 1, blocks: tuple[int, int | None] = (1, -1)) -> Site:
+        """A UNet's part below ``level``, or a transformer's ``blocks[start:stop]``; `Unreadable` as for `region`."""
+        return self.region(level) if self.family == "unet" else self.region(*blocks)
 
     def of_kind(self, *kinds: Kind) -> list[Site]:
         """The sites of these kinds, in order of execution."""
@@ -70,6 +74,16 @@ class Target:
                 type(pipe).__name__, unread or ["none of its components takes a timestep, so it has no denoiser"]
             )
         return cls(pipe, tuple(found), tuple(unread))
+
+    def lacking(self, find: Callable[[Denoiser], Site], what: str) -> list[str]:
+        """Which denoisers have no such site, and why."""
+        problems = []
+        for denoiser in self.denoisers:
+            try:
+                find(denoiser)
+            except Unreadable as reason:
+                problems.append(f"{denoiser.name} has no {what}: {reason}")
+        return problems
 
     @property
     def family(self) -> Family:

@@ -12,7 +12,7 @@ from accel.caches.table import Row, Table, every
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.report import Recorder
-from accel.sites import Site, Unreadable
+from accel.sites import Site
 from accel.target import Denoiser, Target
 from accel.technique import Claim, Detach, Technique, positive
 
@@ -54,13 +54,7 @@ class DeepCache(Technique):
         return frozenset({"block_outputs"})
 
     def problems(self, target: Target) -> list[str]:
-        problems = []
-        for denoiser in target.denoisers:
-            try:
-                self._region(denoiser)
-            except Unreadable as reason:
-                problems.append(f"deepcache: {denoiser.name} has no deep part to skip: {reason}")
-        return problems
+        return [f"deepcache: {problem}" for problem in target.lacking(self._region, "deep part to skip")]
 
     def table(self, sites: list[Site], steps: int) -> Table:
         """The method as a table for ``steps`` steps."""
@@ -72,4 +66,4 @@ class DeepCache(Technique):
         return Executor(self.name, regions, lambda steps: self.table(regions, steps), clock, recorder).attach()
 
     def _region(self, denoiser: Denoiser) -> Site:
-        return denoiser.region(self.level) if denoiser.family == "unet" else denoiser.region(*self.blocks)
+        return denoiser.deep(self.level, self.blocks)

@@ -15,7 +15,7 @@ from accel.caches.table import Row, Table
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.report import Recorder
-from accel.sites import Site, Unreadable
+from accel.sites import Site
 from accel.target import Denoiser, Target
 from accel.technique import Claim, Detach, Technique, positive
 
@@ -24,8 +24,8 @@ from accel.technique import Claim, Detach, Technique, positive
 class FittedCache(Technique):
     """The deep part of the denoiser and the guidance difference, each on chosen steps, predicted by fitted weights.
 
-    It is for the model, the solver and the number of steps that it was fitted for; a run of another length is computed
-    plainly, and the report says so.
+    It is for the model, the solver and the timesteps that it was fitted for; a run with others is computed plainly, and
+    the report says so.
     """
 
     name: ClassVar[str] = "fitted"
@@ -68,13 +68,8 @@ class FittedCache(Technique):
     def problems(self, target: Target) -> list[str]:
         if not self.steps:
             return ["fitted: it has no weights yet: make a plan with accel.caches.fitting.fit(pipe, prompts)"]
-        problems = []
-        for denoiser in target.denoisers if self.deep else ():
-            try:
-                self._region(denoiser)
-            except Unreadable as reason:
-                problems.append(f"fitted: {denoiser.name} has no deep part to skip: {reason}")
-        return problems
+        problems = target.lacking(self._region, "deep part to skip") if self.deep else []
+        return [f"fitted: {problem}" for problem in problems]
 
     def attach(self, target: Target, clock: Clock, recorder: Recorder) -> Detach:
         with ExitStack() as undo:
@@ -104,7 +99,7 @@ class FittedCache(Technique):
         return rule
 
     def _region(self, denoiser: Denoiser) -> Site:
-        return denoiser.region(self.level) if denoiser.family == "unet" else denoiser.region(*self.blocks)
+        return denoiser.deep(self.level, self.blocks)
 
     def settings(self) -> dict[str, Any]:
         """The settings that differ from the defaults, JSON-ready: rows as objects."""

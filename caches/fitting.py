@@ -13,7 +13,7 @@ every prompt counting by its distance before. The directions of a cell are its s
 level is held closer to one, because that is where weights fitted to few prompts go wrong.
 
 What the solver makes of an error, how errors of different steps and sites add up, and the error of the solver itself
-are all in J and x*, which is why this beats fitting every prediction to the value that it stands for.
+are all in J and x*; a weight fitted to the value that it predicts knows of none of them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from torch import Tensor
 from accel.caches.fitted import FittedCache
 from accel.caches.predict import Axis
 from accel.caches.table import Row, every
+from accel.caches.watching import unchanged, watch
 from accel.clock import Clock
 from accel.errors import AccelError, AccelWarning
 from accel.fingerprint import Fingerprint
-from accel.handle import accelerate, handles
+from accel.handle import accelerate, check_plain
 from accel.plan import Plan
-from accel.report import Recorder
 from accel.runs import Run
 from accel.target import Target
+from accel.technique import Detach
 
 _STEP = 0.05
 """How far along a direction weights are moved to see what it does; they are of the order of one."""
@@ -107,8 +108,7 @@ def fit(
     Raises:
         AccelError: for too few prompts, cells without enough computed ones before them, or a pipeline with a plan.
     """
-    if handles(pipe):
-        raise AccelError("the pipeline has a plan attached, so it is not the plain one: remove() its handle first")
+    check_plain(pipe)
     count = round(len(prompts) * held_out)
     if not 0 < count < len(prompts):
         raise AccelError(f"{len(prompts)} prompts are too few to fit to some and judge by others: give at least 4")
@@ -123,7 +123,7 @@ def fit(
         )
     if start.steps != steps:
         raise AccelError(f"cells are for {start.steps} steps, the runs have {steps}: give one character for each step")
-    bench = _Bench(pipe, prompts, start, reference or 4 * steps, dict(call or {}), seed, batch, order, progress)
+    bench = _Bench(pipe, prompts, start, reference or 4 * steps, dict(call or {}), seed, batch, progress)
     return bench.fit(range(len(prompts) - count), range(len(prompts) - count, len(prompts)))
 
 
@@ -151,11 +151,10 @@ class _Bench:
         call: dict[str, Any],
         seed: int,
         batch: int,
-        order: int,
         progress: Progress,
     ) -> None:
         self.pipe, self.prompts, self.start, self.reference = pipe, prompts, start, reference
-        self.call, self.seed, self.batch, self.order = call, seed, batch, order
+        self.call, self.seed, self.batch = call, seed, batch
         self.progress = progress
         self.truths: dict[int, Tensor] = {}
         self.runs = 0
@@ -181,17 +180,18 @@ class _Bench:
     def _run(self) -> Run:
         """The schedule of a run: asked of one, since only the pipeline knows it."""
         seen: list[Run] = []
-        clock = Clock(Target.of(self.pipe), Recorder(type(self.pipe).__name__, "fitting"))
-        detach = clock.attach()
-        clock.subscribe(seen.append, lambda: None, lambda call, proceed, args, kwargs: proceed(*args, **kwargs))
-        try:
-            self._draw(range(1), self.start.steps)
-        finally:
-            detach()
-        if not seen or seen[0].steps != self.start.steps:
-            found = seen[0].steps if seen else 0
-            raise AccelError(f"the pipeline's loop took {found} solver steps instead of {self.start.steps}: fit others")
-        return seen[0]
+
+        def listen(clock: Clock) -> Detach:
+            return clock.subscribe(seen.append, lambda: None, unchanged)
+
+        watch(Target.of(self.pipe), listen, self.prompts[:1], self.start.steps, self.seed, self.call)
+        self.runs += 1
+        (run,) = seen
+        if run.steps != self.start.steps:
+            raise AccelError(
+                f"the loop took {run.steps} solver steps instead of {self.start.steps}: give as many cells"
+            )
+        return run
 
     def _normal_equations(self, start: FittedCache, directions: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """J'J and J'(x* - x(w0)), summed over the prompts."""

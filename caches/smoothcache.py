@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from accel.caches.executor import Executor
 from accel.caches.predict import Axis, check_how
 from accel.caches.schedule import calibrate, foreign, names
-from accel.caches.schedule.calibration import Prompt
 from accel.caches.schedule.curves import ErrorCurves
 from accel.caches.schedule.solving import By, solve
 from accel.caches.schedule.stretching import stretch
 from accel.caches.table import Row, Table
+from accel.caches.watching import Prompt
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.plan import Plan

@@ -31,7 +31,7 @@ class Planted(fitting._Bench):
 
     def __init__(self) -> None:
         start = FittedCache(deep=Row(CELLS, "linear"), guidance=Row(CELLS, "reuse"))
-        super().__init__(accel.load("tiny"), PROMPTS, start, 9, {}, 0, 2, 2, lambda *_: None)
+        super().__init__(accel.load("tiny"), PROMPTS, start, 9, {}, 0, 2, lambda *_: None)
         make = torch.Generator().manual_seed(0)
         self.best = torch.randn(2 * 2 + 2, generator=make, dtype=torch.float64)
         self.matrix = torch.randn(len(PROMPTS), 40, 6, generator=make, dtype=torch.float64)
@@ -76,7 +76,7 @@ def test_the_directions_of_a_cell_are_its_level_and_its_slopes_and_span_its_weig
 def test_polynomials_written_out_as_weights_give_the_same_picture():
     pipe = case("sd").build()
     run_with = [DeepCache(axis="logsnr"), GuidanceCache(axis="logsnr")]
-    bench = fitting._Bench(pipe, PROMPTS, FittedCache(deep=Row(CELLS, "linear", "logsnr")), 7, {}, 0, 2, 2, print)
+    bench = fitting._Bench(pipe, PROMPTS, FittedCache(deep=Row(CELLS, "linear", "logsnr")), 7, {}, 0, 2, print)
     with accel.accelerate(pipe, run_with[0]):
         expected = run(case("sd"), pipe, steps=7)
     pipe.scheduler.set_timesteps(7)
@@ -102,7 +102,7 @@ def test_fitting_the_bundled_pipeline_brings_it_closer_to_the_long_run():
     assert not handles(pipe)
 
     def off(technique: FittedCache) -> float:
-        bench = fitting._Bench(pipe, PROMPTS, technique, 12, {"guidance_scale": 4.0}, 0, 5, 2, lambda *_: None)
+        bench = fitting._Bench(pipe, PROMPTS, technique, 12, {"guidance_scale": 4.0}, 0, 5, lambda *_: None)
         return bench._error(technique, range(5))
 
     polynomial = FittedCache(deep=Row("111010", "linear", "logsnr"))

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
 from typing import Any
 
 from accel import console
+from accel.commands import plan_file
 from accel.commands.bench import call_arguments
 from accel.commands.fit import training_prompts
-from accel.errors import AccelError
 
 
 def run(options: argparse.Namespace) -> int:
     """Calibrate, print which steps each component computes, and write the plan to ``--out``."""
-    file = Path(options.out).expanduser()
-    if file.suffix != ".json" or file.is_dir() or not os.access(file.parent, os.W_OK):
-        raise AccelError(f"{file} cannot be written: name a .json file in a folder that is yours with --out")
+    file = plan_file.writable(options.out)
     with console.quiet_libraries():
         from accel import registry
         from accel.commands.drawing import open_pipeline, set_solver  # torch and diffusers: not for `accel --help`
@@ -38,10 +34,8 @@ def run(options: argparse.Namespace) -> int:
             seed=options.seed,
             call=call_arguments(options),
         )
-    plan.save(file)
     print(_summary(plan))
-    solver = "" if options.solver == "own" else f" --solver {options.solver}"
-    print(f"wrote the plan to {file}: use it with --plan {file} --steps {options.steps}{solver}")
+    print(plan_file.write(file, plan, options.steps, options.solver))
     return 0
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
-from pathlib import Path
 
 from accel import console
+from accel.commands import plan_file
 from accel.commands.bench import BUNDLED, call_arguments, prompts_and_judge
-from accel.errors import AccelError
 
 _FIRST_SEED = 500_000
 """Of the bundled scenes to fit to: compositions of the training part, which no benchmark draws."""
@@ -17,23 +15,17 @@ _FIRST_SEED = 500_000
 
 def run(options: argparse.Namespace) -> int:
     """Fit, print what it gained, and write the plan to ``--out``."""
-    file = Path(options.out).expanduser()
-    if file.suffix != ".json" or file.is_dir() or not os.access(file.parent, os.W_OK):
-        raise AccelError(f"{file} cannot be written: name a .json file in a folder that is yours with --out")
+    file = plan_file.writable(options.out)
     with console.quiet_libraries():
-        from accel.commands.drawing import (
-            Request,
-            check,
-            open_pipeline,
-            set_solver,
-        )  # torch and diffusers: not for `accel --help`
+        from accel.commands import drawing  # torch and diffusers: not for `accel --help`
 
         # By name, because the core imports no technique.
         fitting = importlib.import_module("accel.caches.fitting")
         prompts = training_prompts(options)
-        pipe = open_pipeline(options.model, options.device, options.dtype)
-        set_solver(pipe, options.solver)
-        check(pipe, Request(prompts[0], 4 * options.steps, guidance=options.guidance, size=options.size))
+        pipe = drawing.open_pipeline(options.model, options.device, options.dtype)
+        drawing.set_solver(pipe, options.solver)
+        longest = drawing.Request(prompts[0], 4 * options.steps, guidance=options.guidance, size=options.size)
+        drawing.check(pipe, longest)
         pipe.set_progress_bar_config(disable=True)
         cells = fitting.every(options.interval, options.steps, options.warm_up)
         with console.progress() as progress:
@@ -49,10 +41,8 @@ def run(options: argparse.Namespace) -> int:
                 batch=options.batch,
                 progress=progress,
             )
-    found.plan.save(file)
     print(found)
-    solver = "" if options.solver == "own" else f" --solver {options.solver}"
-    print(f"wrote the plan to {file}: use it with --plan {file} --steps {options.steps}{solver}")
+    print(plan_file.write(file, found.plan, options.steps, options.solver))
     return 0
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accel import console
+from accel.commands import plan_file
 from accel.commands.bench import call_arguments, prompts_and_judge
 from accel.errors import AccelError
 from accel.tables import aligned
@@ -18,12 +17,9 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace) -> int:
     """Tune, print the verdict and what was rejected why, and write the plan to ``--out``."""
-    file = Path(options.out).expanduser()
-    if file.suffix != ".json" or file.is_dir() or not os.access(file.parent, os.W_OK):
-        raise AccelError(f"{file} cannot be written: name a .json file in a folder that is yours with --out")
+    file = plan_file.writable(options.out)
     with console.quiet_libraries():
         from accel.commands.drawing import open_pipeline  # torch and diffusers: not for `accel --help`
-        from accel.measure.arms import OWN
         from accel.measure.tune import Floor, tune
 
         floor = Floor.of(options.floor)
@@ -49,9 +45,7 @@ def run(options: argparse.Namespace) -> int:
         print(_front(found))
     print(found)
     if found.plan.techniques:
-        found.plan.save(file)
-        solver = "" if found.solver == OWN else f" --solver {found.solver}"
-        print(f"wrote the plan to {file}: use it with --plan {file} --steps {found.steps}{solver}")
+        print(plan_file.write(file, found.plan, found.steps, found.solver))
     elif file.exists():
         print(f"{file} is left as it was")
     return 0

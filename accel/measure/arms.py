@@ -12,7 +12,7 @@ import torch
 from diffusers import DPMSolverMultistepScheduler
 
 from accel.errors import AccelError, AccelWarning
-from accel.handle import Handle, accelerate, handles
+from accel.handle import Handle, accelerate, check_plain
 from accel.measure.timing import timed, turn
 from accel.plan import Plan
 
@@ -95,8 +95,7 @@ def one_round(pipe: Any, racers: Sequence[Arm], number: int, once: Callable[[Arm
 
 def check(pipe: Any, prompt: str, call: Mapping[str, Any]) -> None:
     """Refuse a pipeline that would not be plain; warn of a solver whose step counts cannot be compared."""
-    if handles(pipe):
-        raise AccelError("the pipeline has a plan attached, so it is not the plain one: remove() its handle first")
+    check_plain(pipe)
     states = []
     for steps in (2, 3):
         noise = torch.Generator().manual_seed(0)

@@ -17,20 +17,15 @@ from torch import nn
 from accel.caches.dynamic.indicators import LABEL
 from accel.caches.dynamic.magnitudes import Ratios
 from accel.caches.dynamic.streams import Ear, Inputs, minus, named, pair, stretch
-from accel.calls import Call, Proceed
+from accel.caches.watching import Prompt, unchanged, watch
 from accel.clock import Clock
 from accel.errors import AccelError
-from accel.handle import handles
 from accel.hooks import install
-from accel.report import Recorder
 from accel.runs import Run
 from accel.sites import Site
 from accel.target import Target
 from accel.technique import Detach
 from accel.tensors import Tree, signature, tensors
-
-Prompt = str | Mapping[str, Any]
-"""A prompt, or the arguments of one call of the pipeline."""
 
 
 def calibrate_ratios(
@@ -58,42 +53,32 @@ def calibrate_ratios(
         AccelError: when there is nothing to measure, the runs differ in length, or a ratio is not a positive number.
         accel.sites.Unreadable: when there is no such stretch.
     """
-    if isinstance(prompts, str) or not prompts:
-        raise AccelError("there is nothing to calibrate on: give a list of at least one prompt")
-    if handles(pipe):
-        raise AccelError("the pipeline has a plan attached, so it is not the plain one: remove() its handle first")
     target = Target.of(pipe)
-    clock = Clock(target, Recorder(type(pipe).__name__, "calibration"))
-    probe = _Probe(clock, [stretch(denoiser, front, back, level) for denoiser in target.denoisers])
-    with ExitStack() as undo:
-        undo.callback(clock.attach())
-        undo.callback(probe.attach())
-        for index, prompt in enumerate(prompts):
-            own = {"prompt": prompt} if isinstance(prompt, str) else prompt
-            usual = {"generator": torch.Generator().manual_seed(seed + index), "output_type": "latent"}
-            pipe(**{**usual, **(call or {}), **own, "num_inference_steps": steps})
+    probe = _Probe([stretch(denoiser, front, back, level) for denoiser in target.denoisers])
+    watch(target, probe.attach, prompts, steps, seed, call)
     return probe.ratios()
 
 
 class _Probe:
     """Stands at the beginning and the end of each stretch in plain runs, and sums up ratios."""
 
-    def __init__(self, clock: Clock, sites: Sequence[Site]):
-        self.clock, self.sites = clock, sites
+    def __init__(self, sites: Sequence[Site]):
+        self.sites = sites
         self.inputs: Inputs = {}
         self.size: dict[tuple[str, str], tuple[int, Any, torch.Tensor]] = {}
         """By stretch and branch: the newest step, the form of the residual and its size, row by row."""
         self.found: list[list[torch.Tensor]] = []
         """By step: ratios of rows."""
 
-    def attach(self) -> Detach:
+    def attach(self, clock: Clock) -> Detach:
         """Hook the stretches; returns what undoes it."""
+        self.clock = clock
         with ExitStack() as undo:
             for site in self.sites:
                 first = site.interior[0][1] if site.interior else site.module
-                undo.callback(install(site.module, Ear(self.clock, returned=self._returned(site)), LABEL))
-                undo.callback(install(first, Ear(self.clock, given=self._given), LABEL))
-            undo.callback(self.clock.subscribe(self._begin, self._end, _proceed))
+                undo.callback(install(site.module, Ear(clock, returned=self._returned(site)), LABEL))
+                undo.callback(install(first, Ear(clock, given=self._given), LABEL))
+            undo.callback(clock.subscribe(self._begin, self._end, unchanged))
             return undo.pop_all().close
 
     def ratios(self) -> Ratios:
@@ -137,7 +122,3 @@ def _size(tree: Tree) -> torch.Tensor:
     floats = [t.float() for t in tensors(tree) if t.is_floating_point()]
     alike = [t.flatten(1).square().sum(1) for t in floats if len(t) == len(floats[0])]
     return torch.stack(alike).sum(0).sqrt()
-
-
-def _proceed(call: Call, proceed: Proceed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
-    return proceed(*args, **kwargs)

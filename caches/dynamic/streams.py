@@ -36,7 +36,7 @@ def stretch(denoiser: Denoiser, front: int = 1, back: int = 0, level: int = 1) -
 
     Raises `accel.sites.Unreadable` with the reason where there is none.
     """
-    return denoiser.region(level) if denoiser.family == "unet" else denoiser.region(front, -back or None)
+    return denoiser.deep(level, (front, -back or None))
 
 
 def named(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ from accel.caches.table import Row, Table
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.report import Recorder
-from accel.sites import Site, Unreadable
+from accel.sites import Site
 from accel.target import Denoiser, Target
 from accel.technique import Claim, Detach, Technique, positive
 
@@ -102,13 +102,7 @@ class ResidualCache(Technique):
         return frozenset({"block_outputs", "self_attn_outputs", "cross_attn_outputs"})
 
     def problems(self, target: Target) -> list[str]:
-        problems = []
-        for denoiser in target.denoisers:
-            try:
-                self._stretch(denoiser)
-            except Unreadable as reason:
-                problems.append(f"residual: {denoiser.name} has no such stretch of blocks: {reason}")
-        return problems
+        return [f"residual: {problem}" for problem in target.lacking(self._stretch, "such stretch of blocks")]
 
     def table(self, sites: list[Site], steps: int) -> Table:
         """The method for ``steps`` steps; a ``0`` leaves the decision to the indicator, `mag` has decided by then."""

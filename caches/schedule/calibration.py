@@ -10,7 +10,6 @@ made of each choice of earlier outputs.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -23,21 +22,16 @@ from torch import nn
 from accel.caches.predict import Axis, check_how, lagrange, predict
 from accel.caches.schedule.curves import Curve, ErrorCurves, Lags, lags
 from accel.caches.schedule.names import KINDS, sites_of
-from accel.calls import Call, Proceed
+from accel.caches.watching import Prompt, unchanged, watch
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.fingerprint import Fingerprint
-from accel.handle import handles
 from accel.hooks import install
-from accel.report import Recorder
 from accel.runs import Run
 from accel.sites import Site
 from accel.target import Target
 from accel.technique import Detach
 from accel.tensors import Tree, map_tensors, signature, tensors
-
-Prompt = str | Mapping[str, Any]
-"""A prompt, or the arguments of one call of the pipeline: embeddings, a class label, a starting picture, …"""
 
 
 def calibrate(
@@ -70,21 +64,13 @@ def calibrate(
     Raises:
         AccelError: when there is nothing to measure, the pipeline refuses a call, or its loop cannot be followed.
     """
-    _check(prompts, lookahead, predictors, axis)
+    _check(lookahead, predictors, axis)
     target = Target.of(pipe)
-    _check_plain(target)
     sites = sites_of(target, kinds)
     if not sites:
         raise AccelError(f"{type(pipe).__name__} has no {' and no '.join(kinds)} to measure: name other kinds")
-    recorder = Recorder(type(pipe).__name__, "calibration")
-    clock = Clock(target, recorder)
-    probe = _Probe(clock, sites, predictors, lookahead, axis)
-    with ExitStack() as undo:
-        undo.callback(clock.attach())
-        undo.callback(probe.attach())
-        for index, prompt in enumerate(prompts):
-            _draw(pipe, prompt, seed + index, steps, call or {})
-            _check_followed(recorder)
+    probe = _Probe(sites, predictors, lookahead, axis)
+    watch(target, probe.attach, prompts, steps, seed, call)
     return ErrorCurves(
         steps=probe.steps,
         lookahead=lookahead,
@@ -98,8 +84,8 @@ def calibrate(
 class _Probe:
     """Stands at the sites of plain runs and keeps the sums of errors."""
 
-    def __init__(self, clock: Clock, sites: Sequence[Site], predictors: Sequence[str], lookahead: int, axis: Axis):
-        self.clock, self.sites, self.axis = clock, sites, axis
+    def __init__(self, sites: Sequence[Site], predictors: Sequence[str], lookahead: int, axis: Axis):
+        self.sites, self.axis = sites, axis
         self.lags = {how: lags(how, lookahead) for how in predictors}
         self.reach = max(oldest for choices in self.lags.values() for *_, oldest in choices)
         self.steps = 0
@@ -107,13 +93,14 @@ class _Probe:
         self.past: dict[tuple[str, str], dict[int, Tree]] = {}  # by site and branch: the newest outputs, by step
         self.totals: dict[tuple[str, str, Lags], torch.Tensor] = {}  # (2, steps): sums of errors, and how many
 
-    def attach(self) -> Detach:
+    def attach(self, clock: Clock) -> Detach:
         """Hook the sites; returns what undoes it."""
+        self.clock = clock
         with ExitStack() as undo:
             undo.callback(self.past.clear)
             for site in self.sites:
                 undo.callback(install(site.module, _Listener(self, site), "calibration"))
-            undo.callback(self.clock.subscribe(self._begin, self.past.clear, _proceed))
+            undo.callback(clock.subscribe(self._begin, self.past.clear, unchanged))
             return undo.pop_all().close
 
     def _begin(self, run: Run) -> None:
@@ -177,46 +164,10 @@ def relative(guess: Tree, output: Tree) -> torch.Tensor:
     return off / size.clamp_min(torch.finfo(torch.float32).tiny)
 
 
-def _proceed(call: Call, proceed: Proceed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
-    return proceed(*args, **kwargs)
-
-
-def _check(prompts: Sequence[Prompt], lookahead: int, predictors: Sequence[str], axis: Axis) -> None:
-    if isinstance(prompts, str) or not prompts:
-        raise AccelError("there is nothing to calibrate on: give a list of at least one prompt")
+def _check(lookahead: int, predictors: Sequence[str], axis: Axis) -> None:
     if not isinstance(lookahead, int) or lookahead < 1:
         raise AccelError(f"lookahead is a whole number of at least 1, not {lookahead!r}")
     if not predictors:
         raise AccelError("there is nothing to measure: name at least one predictor")
     for how in predictors:
         check_how(how, axis, without=("zero", "fitted"))
-
-
-def _check_plain(target: Target) -> None:
-    if handles(target.pipe):
-        raise AccelError("the pipeline has a plan attached, so it is not the plain one: remove() its handle first")
-    if cached := [d.name for d in target.denoisers if getattr(d.module, "is_cache_enabled", False)]:
-        raise AccelError(f"{cached[0]} has diffusers' own cache enabled: call {cached[0]}.disable_cache() first")
-
-
-def _draw(pipe: Any, prompt: Prompt, seed: int, steps: int, call: Mapping[str, Any]) -> None:
-    takes = inspect.signature(pipe.__call__).parameters
-    usual = {"generator": torch.Generator().manual_seed(seed), "output_type": "latent"}  # the decoder is not measured
-    own = {"prompt": prompt} if isinstance(prompt, str) else prompt
-    given = {key: value for key, value in usual.items() if key in takes} | {**call, **own}
-    try:
-        pipe(**given | {"num_inference_steps": steps})
-    except torch.OutOfMemoryError:
-        raise AccelError("not enough memory to keep outputs for: try fewer kinds, or a smaller lookahead") from None
-    except AccelError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise AccelError(f"{type(pipe).__name__} cannot draw this: {error}") from error
-
-
-def _check_followed(recorder: Recorder) -> None:
-    report = recorder.report
-    if report.aborted or not report.steps_run == report.steps_planned > 0:
-        declined = [reason for part in report.techniques.values() for reason in part.declined]
-        reason = "; ".join(declined) or f"{report.steps_run} of {report.steps_planned} steps were seen"
-        raise AccelError(f"the pipeline's loop could not be followed ({reason}): nothing was measured")

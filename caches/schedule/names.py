@@ -78,7 +78,7 @@ def _sites(denoiser: Denoiser) -> list[Site]:
 
 def _region(denoiser: Denoiser) -> list[Site]:
     try:
-        return [denoiser.region(1) if denoiser.family == "unet" else denoiser.region(1, -1)]
+        return [denoiser.deep()]
     except Unreadable:
         return []
 
