@@ -161,7 +161,7 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument("--floor", default="40 dB", help="'40 dB' or '1 point' (default: 40 dB)")
     command.add_argument("--minutes", type=_scale, default=20.0, metavar="X", help="time to search (default: 20)")
     _add_plan_file(command)
-    command.add_argument("--why", action="store_true", help="say of every other plan why it was not chosen")
+    command.add_argument("--why", action="store_true", help="say why the others were not chosen, and show the front")
     _add_subject(command)
 
 
