@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from accel.adapters import Adapters, State
 from accel.halves import conditional_first
 from accel.runs import main_input, main_signature, model_output, sample_batch
 from accel.target import Denoiser
-from accel.tensors import Tree, height, tensors
+from accel.tensors import Tree, height, rows, tensors
 
 _MAX_CALLS_PER_STEP = 8
 """More calls of a denoiser than this without a ``scheduler.step``: the loop has no step boundary we can see."""
@@ -132,6 +132,25 @@ def part(pipe: Any) -> tuple[Lane, int | None]:
     """The rows that now go through the denoisers of ``pipe``, and the full batch where these are not all of it."""
     halved = _halved.get()
     return halved[1:] if halved and halved[0] is pipe else (None, None)
+
+
+def narrowed(args: Any, kwargs: dict[str, Any], batch: int, lane: slice | Sequence[int]) -> tuple[Any, dict[str, Any]]:
+    """The arguments of a denoiser call of ``batch`` rows, for the rows ``lane`` only."""
+    return rows(args, batch, lane), {name: _part(name, value, batch, lane) for name, value in kwargs.items()}
+
+
+def _part(keyword: str, value: Tree, batch: int, lane: slice | Sequence[int]) -> Tree:
+    """The rows ``lane`` of an argument. Motion UNets are given the text once for every frame, row after row."""
+    if _is_position(keyword):
+        return value
+    if keyword == "encoder_hidden_states" and isinstance(value, torch.Tensor) and len(value) % batch == 0:
+        return rows(value.unflatten(0, (batch, -1)), batch, lane).flatten(0, 1)
+    return rows(value, batch, lane)
+
+
+def _is_position(keyword: str) -> bool:
+    """Position tables have no batch, even when one happens to be as long as the batch."""
+    return any(part in keyword for part in ("rotary", "rope", "coords", "img_ids", "txt_ids"))
 
 
 # --- the hook --------------------------------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ from accel.calls import Call, Calls, DenoiserHook, Interceptor, Lane, Proceed, o
 from accel.errors import AccelWarning
 from accel.hooks import install
 from accel.report import Recorder
-from accel.runs import Run, calling_pipeline, step_time
-from accel.tap import listen
+from accel.runs import Run, calling_pipeline, main_input, step_time
+from accel.tap import Guard, guard, listen
 from accel.target import Denoiser, Target, unwrap
-from accel.tensors import Tree
+from accel.tensors import Tree, height
 
 
 class Clock:
@@ -41,6 +41,7 @@ class Clock:
         self._begin_run: list[Callable[[Run], None]] = []
         self._end_run: list[Callable[[], None]] = []
         self._interceptors: list[Interceptor] = []
+        self._guards: list[tuple[str, Guard]] = []  # methods of the scheduler, and what stands around them
         self._owner: Any = None  # the pipeline whose run this is, None for a hand-written loop
         self._scheduler: Any = None
         self._pending = False
@@ -66,6 +67,9 @@ class Clock:
         self._scheduler = scheduler
         self._stops.callback(listen(scheduler, "set_timesteps", self._on_set_timesteps))
         self._stops.callback(listen(scheduler, "step", self._on_step))
+        for method, around in self._guards:
+            if hasattr(scheduler, method):
+                self._stops.callback(guard(scheduler, method, around))
 
     def _follow_pipeline(self, pipe: Any) -> Callable[[], None]:
         ends = {"maybe_free_model_hooks": self._on_pipeline_end, "progress_bar": self._on_progress_bar}
@@ -75,19 +79,45 @@ class Clock:
             return undo.pop_all().close
 
     def subscribe(
-        self, begin: Callable[[Run], None], end: Callable[[], None], around: Interceptor, outermost: bool = False
+        self,
+        begin: Callable[[Run], None],
+        end: Callable[[], None],
+        around: Interceptor | None = None,
+        outermost: bool = False,
     ) -> Callable[[], None]:
         """Be told when a run begins and ends, and stand around every denoiser call; returns what undoes it."""
         self._begin_run.append(begin)
         self._end_run.append(end)
-        self._interceptors.insert(0 if outermost else len(self._interceptors), around)
+        if around:
+            self._interceptors.insert(0 if outermost else len(self._interceptors), around)
 
         def unsubscribe() -> None:
             self._begin_run.remove(begin)
             self._end_run.remove(end)
-            self._interceptors.remove(around)
+            if around:
+                self._interceptors.remove(around)
 
         return unsubscribe
+
+    def guard_scheduler(self, **around: Guard) -> Callable[[], None]:
+        """Stand around methods of the pipeline's scheduler, whichever object that is; returns what undoes it.
+
+        Calls of other pipelines that share the scheduler come through as well: ask `ours`.
+        """
+        self._guards += around.items()
+        self._follow(self._scheduler)
+
+        def undo() -> None:
+            for each in around.items():
+                self._guards.remove(each)
+            self._follow(self._scheduler)
+
+        return undo
+
+    @property
+    def crowded(self) -> bool:
+        """Does more than one technique stand around the denoiser calls?"""
+        return len(self._interceptors) > 1
 
     @property
     def lane(self) -> Lane:
@@ -102,7 +132,7 @@ class Clock:
     # --- what the scheduler tells ------------------------------------------------------------------------------
 
     def _on_set_timesteps(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if self._ours():
+        if self.ours():
             self._finish(aborted=True)
             self._pending = True
             self._warn_if_replaced()
@@ -141,7 +171,7 @@ class Clock:
 
     def _on_progress_bar(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """The bar is closed when the loop is left, also by an error: what the run kept is freed at once."""
-        if not hasattr(result, "close") or not self._ours():
+        if not hasattr(result, "close") or not self.ours():
             return
 
         def closed(*_: Any) -> None:
@@ -152,7 +182,8 @@ class Clock:
 
         self._bar = stop = listen(result, "close", closed)
 
-    def _ours(self) -> bool:
+    def ours(self) -> bool:
+        """Is the pipeline itself, or a hand-written loop, making the call that is going on?"""
         owner = calling_pipeline()
         return owner is None or owner is self.target.pipe
 
@@ -168,7 +199,7 @@ class Clock:
         self.recorder.call(f"{denoiser.name}/{call.branch}", call.batch)
 
         def compute(*args: Any, **kwargs: Any) -> Tree:
-            self.recorder.computed(self.lane[1] - self.lane[0] if self.lane else call.batch)
+            self.recorder.computed(height(main_input(denoiser.module, args, kwargs)))
             return forward(*args, **kwargs)
 
         try:

@@ -151,6 +151,12 @@ class Recorder:
         mark = PREDICTED if predicted else LIGHTER if lighter else COMPUTED
         self._marks[technique] = mark if self._marks.get(technique, mark) == mark else MIXED
 
+    def left_out(self, technique: str, steps: int, kept: int) -> None:
+        """``technique`` spared the run so many whole steps, and left so many."""
+        entry = self.report.techniques[technique]
+        entry.predicted += steps
+        entry.computed += kept
+
     def decline(self, technique: str, reason: str) -> None:
         """``technique`` wanted to predict a cell and computed it after all."""
         self._declined.setdefault(technique, Counter())[reason] += 1

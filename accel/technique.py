@@ -15,6 +15,7 @@ from accel.sites import Family
 from accel.target import Target
 
 Claim = Literal[
+    "schedule",
     "steps",
     "cross_attn_outputs",
     "self_attn_outputs",
@@ -26,6 +27,7 @@ Claim = Literal[
     "linear_weights",
     "attention_kernel",
     "memory",
+    "models",
 ]
 """What a technique takes over. Two techniques with a claim in common are refused, whichever comes first."""
 

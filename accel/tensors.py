@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,7 +59,7 @@ def height(tree: Tree) -> int:
     return next((height(part) for part in parts if any(True for _ in tensors(part))), 1)
 
 
-def rows(tree: Tree, batch: int, lane: slice) -> Tree:
+def rows(tree: Tree, batch: int, lane: slice | Sequence[int]) -> Tree:
     """Take ``lane`` of dimension 0 of every tensor with ``batch`` rows; what does not carry the batch stays whole."""
 
     def take(t: torch.Tensor) -> torch.Tensor:

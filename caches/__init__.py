@@ -12,6 +12,7 @@ TECHNIQUES = {
     "fitted": "accel.caches.fitted:FittedCache",
     "fora": "accel.caches.fora:Fora",
     "guidance": "accel.caches.guidance:GuidanceCache",
+    "interval": "accel.caches.interval:GuidanceInterval",
     "lossless": "accel.caches.lossless.technique:Lossless",
     "native": "accel.caches.native.technique:NativeCache",
     "rehash": "accel.caches.rehash:StepRehash",

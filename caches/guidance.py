@@ -21,13 +21,13 @@ import torch
 from accel.caches.past import Entry, Past
 from accel.caches.predict import Axis, check_how, predict
 from accel.caches.table import Row, every
-from accel.calls import Call, Proceed
+from accel.calls import Call, Proceed, narrowed
 from accel.clock import Clock
 from accel.report import Recorder
 from accel.runs import Run
 from accel.target import Target
 from accel.technique import Claim, Detach, Technique, positive
-from accel.tensors import Tree, map_tensors, rows, tensors
+from accel.tensors import Tree, map_tensors, tensors
 
 Survivor = Literal["cond", "uncond"]
 _KEY = "difference"
@@ -106,9 +106,9 @@ class GuidanceExecutor:
         if self._can_predict():
             start = 0 if bool(call.cond_first) == (self.survivor == "cond") else half
             lane = slice(start, start + half)
-            halved = {name: _part(name, value, call.batch, lane) for name, value in kwargs.items()}
+            halved, named = narrowed(args, kwargs, call.batch, lane)
             with self.clock.only((start, start + half)):
-                output = proceed(*rows(args, call.batch, lane), **halved)
+                output = proceed(*halved, **named)
             self.recorder.cell(self.technique, predicted=True)
             return self._both_halves(output, first=start == 0)
         output = proceed(*args, **kwargs)
@@ -185,21 +185,6 @@ class GuidanceExecutor:
     def _difference(self) -> torch.Tensor:
         past = self.past.usable(_KEY, None)
         return predict(self.row.weigh(self.clock.step, [step for step, _ in past], self.places), past)
-
-
-def _part(keyword: str, value: Tree, batch: int, lane: slice) -> Tree:
-    """The rows ``lane`` of an argument. Motion UNets are given the text once for every frame, row after row."""
-    if _is_position(keyword):
-        return value
-    if keyword == "encoder_hidden_states" and isinstance(value, torch.Tensor) and len(value) % batch == 0:
-        frames = len(value) // batch
-        return value[lane.start * frames : lane.stop * frames]
-    return rows(value, batch, lane)
-
-
-def _is_position(keyword: str) -> bool:
-    """Position tables have no batch, even when one happens to be as long as the batch."""
-    return any(part in keyword for part in ("rotary", "rope", "coords", "img_ids", "txt_ids"))
 
 
 @dataclass(frozen=True)

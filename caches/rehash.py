@@ -5,7 +5,8 @@ steps that follow are predicted while
 
     1 - |y_t - y_s|_1 / |y_t|_1  ≥  similarity
 
-and never more than ``interval - 1`` of them in a row. Each picture of a batch decides for itself, over its guidance
+and never more than ``interval - 1`` of them in a row. AdaptiveDiffusion (arXiv:2410.09873) asks the sample instead,
+whose path must be even, see `accel.caches.latents`. Each picture of a batch decides for itself, over its guidance
 halves together, and keeps its own past, so that it is the picture that it would be alone.
 """
 
@@ -18,6 +19,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from accel.caches.latents import Moves
 from accel.caches.past import Entry, Past
 from accel.caches.predict import ORDER, Axis, Sample, check_how, lagrange, predict
 from accel.caches.rows import join, split
@@ -44,7 +46,7 @@ class StepRehash(Technique):
 
     name: ClassVar[str] = "rehash"
     summary: ClassVar[str] = "whole denoiser calls on some steps, their output extrapolated on the rest"
-    source: ClassVar[str] = "arXiv:2411.01171"
+    source: ClassVar[str] = "arXiv:2411.01171, arXiv:2410.09873"
     choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"interval": (2, 3), "warm_up": (2, 3)}
 
     interval: int = 2
@@ -53,8 +55,10 @@ class StepRehash(Technique):
     """Steps computed at the start; the last step is computed as well."""
     similarity: float | None = None
     """Predict only where the last two computed outputs were at least this similar, 1 being equal; ``None``: always."""
+    unevenness: float | None = None
+    """Predict only where the sample's last three moves were at most this uneven, 0 being even; ``None``: always."""
     how: str = "linear"
-    """Predictor: ``reuse`` (the paper's), ``linear`` or ``quadratic``."""
+    """Predictor: ``reuse`` (the papers'), ``linear`` or ``quadratic``."""
     axis: Axis = "time"
     """What the predictor runs along: ``time``, ``sigma`` or ``logsnr``."""
 
@@ -63,6 +67,8 @@ class StepRehash(Technique):
         check_how(self.how, self.axis, without=("zero", "fitted"))
         if self.similarity is not None and (isinstance(self.similarity, bool) or not self.similarity <= 1):
             raise AccelError(f"rehash: similarity is a number up to 1 (equal), or None, not {self.similarity!r}")
+        if self.unevenness is not None and (isinstance(self.unevenness, bool) or not self.unevenness >= 0):
+            raise AccelError(f"rehash: unevenness is a number from 0 (even) on, or None, not {self.unevenness!r}")
 
     @property
     def claims(self) -> frozenset[Claim]:
@@ -99,11 +105,14 @@ class _Rehash:
         self.settings, self.order = settings, ORDER[settings.how]
         self.clock, self.recorder = clock, recorder
         self.state = _State(Past(recorder))
+        self.moves = Moves(clock)
 
     def attach(self) -> Detach:
         """Listen to the clock; returns what undoes it."""
         with ExitStack() as undo:
             undo.callback(self._end)
+            if self.settings.unevenness is not None:
+                undo.callback(self.moves.attach())
             undo.callback(self.clock.subscribe(self._begin, self._end, self._around, outermost=True))
             self.recorder.matched(StepRehash.name, len(self.clock.target.denoisers))
             return undo.pop_all().close
@@ -114,6 +123,7 @@ class _Rehash:
     def _end(self) -> None:
         self.state.past.clear()
         self.state = _State(Past(self.recorder))
+        self.moves.clear()
 
     # --- a denoiser call ---------------------------------------------------------------------------------------
 
@@ -187,11 +197,19 @@ class _Rehash:
             return False
         if self.state.in_a_row.get((call.denoiser.name, picture), 0) >= settings.interval - 1:
             return False
-        if settings.similarity is None:
-            return True
-        if problem := self._unlike(call, picture, settings.similarity):
+        problem = None if settings.unevenness is None else self._uneven(picture, settings.unevenness)
+        if problem is None and settings.similarity is not None:
+            problem = self._unlike(call, picture, settings.similarity)
+        if problem:
             self._decline(problem)
         return problem is None
+
+    def _uneven(self, picture: int, most: float) -> str | None:
+        """Why ``picture`` is not predicted; ``None`` when its sample moves evenly enough."""
+        value = self.moves.unevenness(picture)
+        if value is None:
+            return "fewer than three steps were seen"
+        return None if value <= most else f"the sample moves less evenly than {most}"
 
     def _unlike(self, call: Call, picture: int, similarity: float) -> str | None:
         """Why ``picture`` is not predicted; ``None`` when its last two computed outputs were similar enough.
