@@ -115,9 +115,9 @@ class Clock:
         return undo
 
     @property
-    def crowded(self) -> bool:
-        """Does more than one technique stand around the denoiser calls?"""
-        return len(self._interceptors) > 1
+    def standing(self) -> int:
+        """How many techniques stand around the denoiser calls."""
+        return len(self._interceptors)
 
     @property
     def lane(self) -> Lane:

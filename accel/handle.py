@@ -63,6 +63,11 @@ def handles(pipe: Any) -> list[Handle]:
     return vars(pipe).get(_HANDLES, [])
 
 
+def crowded(pipe: Any) -> bool:
+    """Does more than one technique stand around the denoiser calls of ``pipe``, over all of its handles?"""
+    return sum(handle._clock.standing for handle in handles(pipe)) > 1
+
+
 def check_plain(pipe: Any) -> None:
     """Raise `AccelError` where a plan is attached to ``pipe``."""
     if handles(pipe):

@@ -95,6 +95,12 @@ class Target:
         """The pipeline's scheduler *now*: users swap it."""
         return self.pipe.scheduler
 
+    @property
+    def helpers(self) -> list[str]:
+        """Components beside the denoisers that are given a timestep too, such as a ControlNet."""
+        own = {denoiser.name for denoiser in self.denoisers}
+        return [name for name, part in self.pipe.components.items() if name not in own and _takes_a_timestep(part)]
+
     def of_kind(self, *kinds: Kind) -> list[Site]:
         """The sites of these kinds in every denoiser."""
         return [site for denoiser in self.denoisers for site in denoiser.of_kind(*kinds)]
@@ -117,7 +123,11 @@ def _check_driven_here(pipe: Any) -> None:
 
 def _candidates(pipe: Any) -> Iterable[tuple[str, nn.Module]]:
     for name, component in pipe.components.items():
-        if isinstance(component, nn.Module) and not name.startswith(_HELPERS):
-            module = unwrap(component)
-            if _TIMESTEP & set(inspect.signature(type(module).forward).parameters):
-                yield name, module
+        if not name.startswith(_HELPERS) and _takes_a_timestep(component):
+            yield name, unwrap(component)
+
+
+def _takes_a_timestep(component: Any) -> bool:
+    if not isinstance(component, nn.Module):
+        return False
+    return bool(_TIMESTEP & set(inspect.signature(type(unwrap(component)).forward).parameters))

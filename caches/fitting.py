@@ -29,7 +29,7 @@ from torch import Tensor
 from accel.caches.fitted import FittedCache
 from accel.caches.predict import Axis
 from accel.caches.table import Row, every
-from accel.caches.watching import unchanged, watch
+from accel.watching import unchanged, watch
 from accel.clock import Clock
 from accel.errors import AccelError, AccelWarning
 from accel.fingerprint import Fingerprint

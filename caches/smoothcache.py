@@ -14,7 +14,7 @@ from accel.caches.schedule.curves import ErrorCurves
 from accel.caches.schedule.solving import By, solve
 from accel.caches.schedule.stretching import stretch
 from accel.caches.table import Row, Table
-from accel.caches.watching import Prompt
+from accel.watching import Prompt
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.plan import Plan

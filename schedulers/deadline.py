@@ -18,6 +18,7 @@ import torch
 from accel.calls import Call
 from accel.clock import Clock
 from accel.errors import AccelError
+from accel.handle import crowded
 from accel.report import Recorder
 from accel.schedulers.schedule import StepPlan, edits, thinned
 from accel.schedulers.upfront import UpFront
@@ -115,7 +116,7 @@ class _Watch:
         if left >= self.clock.steps - done:
             return
         problem = edits(scheduler) or self.up_front.rows.problem
-        if problem := problem or ("another technique counts in steps" if self.clock.crowded else None):
+        if problem := problem or ("another technique counts in steps" if crowded(self.clock.target.pipe) else None):
             return self.recorder.decline(self.settings.name, f"only the next run is on time: {problem}")
         before = len(scheduler.timesteps) - self.clock.steps + done
         self.up_front.rows.divide(range(batch), batch, lambda own: thinned(own, before, left), before)

@@ -42,15 +42,17 @@ class Abilities:
 
 def abilities(scheduler: Any) -> Abilities:
     """Try the scheduler out, on a copy of it."""
-    fresh = _set(scheduler)
-    if isinstance(fresh, str):
-        return Abilities(fresh, fresh, fresh)
-    structure = edits(fresh)
-    return Abilities(
-        doubles(fresh),
-        structure or _tried(_try_schedule, scheduler),
-        structure or _tried(_try_tail, scheduler),
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a trial nobody wants to hear
+        fresh = _set(scheduler)
+        if isinstance(fresh, str):
+            return Abilities(fresh, fresh, fresh)
+        structure = edits(fresh)
+        return Abilities(
+            doubles(fresh),
+            structure or _tried(_try_schedule, scheduler),
+            structure or _tried(_try_tail, scheduler),
+        )
 
 
 def doubles(scheduler: Any) -> str | None:
@@ -80,9 +82,7 @@ def _set(scheduler: Any) -> Any:
     fresh = copy.deepcopy(scheduler)
     extra = {"mu": 1.0} if fresh.config.get("use_dynamic_shifting") else {}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fresh.set_timesteps(_STEPS, **extra)
+        fresh.set_timesteps(_STEPS, **extra)
     except Exception as error:  # whatever a scheduler raises is its reason
         return f"{type(scheduler).__name__} takes no number of steps: {error}"
     return fresh

@@ -20,6 +20,7 @@ import torch
 from accel.calls import Call, Proceed, narrowed
 from accel.clock import Clock
 from accel.report import Recorder
+from accel.target import Target
 from accel.tensors import Tree, map_tensors, rows, tensors
 
 _TIMES = ("timestep", "timesteps", "t", "timestep_ratio")
@@ -191,7 +192,7 @@ class Rows:
         self._form = form_of(self.clock.target.scheduler, value, self.clock.time)
         if self._form is None:
             return f"it is not known how the pipeline makes the denoiser's {name or 'timestep'} from the solver's"
-        return unfit(self.clock.target.scheduler)
+        return unfit(self.clock.target)
 
     def _remember(self, output: Tree) -> Tree:
         if self._answer is None:
@@ -211,12 +212,14 @@ class Rows:
         return (*args[:place], own, *args[place + 1 :]), kwargs
 
 
-def unfit(scheduler: Any) -> str | None:
-    """Why pictures cannot be stepped apart by copies of ``scheduler``; ``None`` when they can."""
-    names = list(inspect.signature(type(scheduler).step).parameters)
-    if names[1:4] == ["model_output", "timestep", "sample"]:
-        return None
-    return f"{type(scheduler).__name__}.step does not take (model_output, timestep, sample)"
+def unfit(target: Target) -> str | None:
+    """Why the pictures of a batch cannot go different ways; ``None`` when they can."""
+    if target.helpers:
+        return f"{' and '.join(target.helpers)} is given one timestep for the whole batch"
+    scheduler = type(target.scheduler)
+    if list(inspect.signature(scheduler.step).parameters)[1:4] != ["model_output", "timestep", "sample"]:
+        return f"{scheduler.__name__}.step does not take (model_output, timestep, sample)"
+    return None
 
 
 def time_argument(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[str, Any]:

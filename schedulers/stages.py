@@ -86,7 +86,7 @@ class Stages(Technique):
                 "stages: the pipeline already has several denoisers: " + ", ".join(d.name for d in target.denoisers)
             ]
         problems = [f"stages: {text}" for model in self.models if model != OWN for text in _unlike(target, model)]
-        if self.guidance and not hasattr(target.pipe, "_guidance_scale"):
+        if self.guidance and not hasattr(type(target.pipe), "guidance_scale"):
             problems.append(f"stages: {type(target.pipe).__name__} does not look at its guidance scale in every step")
         return problems
 
@@ -134,7 +134,8 @@ def _unlike(target: Target, model: str | nn.Module) -> list[str]:
         other, prediction = _configs(own, model)
     except (OSError, ValueError, AccelError) as error:
         return [f"{model} cannot be read: {error}"]
-    here = dict(own.module.config)
+    config: Any = own.module.config
+    here = dict(config)
     problems = [
         f"{key} is {other[key]} in {_title(model)}, {here[key]} in {own.name}: they share no latents, or no prompts"
         for key in _SHARED
@@ -151,10 +152,10 @@ def _configs(own: Denoiser, model: str | nn.Module) -> tuple[dict[str, Any], str
     if isinstance(model, nn.Module):
         return dict(getattr(model, "config", {})), None
     kind = _class(own, model)
-    config = kind.load_config(model, subfolder=own.name)
-    if "scheduler" not in DiffusionPipeline.load_config(model):
-        return dict(config), None
-    return dict(config), diffusers.SchedulerMixin.load_config(model, subfolder="scheduler").get("prediction_type")
+    config = dict(kind.load_config(model, subfolder=own.name))
+    entry = DiffusionPipeline.load_config(model).get("scheduler")
+    solver = getattr(diffusers, str(entry[1]), None) if entry else None
+    return config, solver.load_config(model, subfolder="scheduler").get("prediction_type") if solver else None
 
 
 def _class(own: Denoiser, model: str) -> Any:

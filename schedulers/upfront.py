@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from accel.clock import Clock
+from accel.handle import crowded
 from accel.report import Recorder
 from accel.runs import Run
 from accel.schedulers.probe import doubles
-from accel.schedulers.rows import Rows
+from accel.schedulers.rows import Rows, unfit
 from accel.schedulers.schedule import Asked, StepPlan, edits, rewrite
 from accel.tap import guard
 
@@ -108,15 +110,16 @@ class UpFront:
     def _divide(self, run: Run) -> None:
         """Pictures that take fewer steps than the longest run get a scheduler of their own."""
         problem = "the run begins in the middle of its schedule" if run.steps < self.given else None
-        if problem := problem or ("another technique counts in steps" if self.clock.crowded else None):
+        problem = problem or unfit(self.clock.target)
+        if problem := problem or ("another technique counts in steps" if crowded(self.clock.target.pipe) else None):
             return self.recorder.decline(self.technique, f"all pictures take the most steps that one needs: {problem}")
         by_plan: dict[StepPlan, list[int]] = {}
         for picture, plan in enumerate(self._plans):
             by_plan.setdefault(plan, []).append(picture)
         for plan, pictures in by_plan.items():
-            self.rows.divide(pictures, len(self._plans), lambda scheduler, plan=plan: self._follow(scheduler, plan), 0)
+            self.rows.divide(pictures, len(self._plans), partial(self._follow, plan), 0)
 
-    def _follow(self, scheduler: Any, plan: StepPlan) -> None:
+    def _follow(self, plan: StepPlan, scheduler: Any) -> None:
         scheduler.set_timesteps(**self._shorter(plan.steps(self.asked)))
         _put(scheduler, plan)
 
@@ -127,4 +130,5 @@ def _put(scheduler: Any, plan: StepPlan) -> str | None:
         return None
     if problem := edits(scheduler):
         return problem
-    return rewrite(scheduler, plan.timesteps)
+    rewrite(scheduler, plan.timesteps)
+    return None

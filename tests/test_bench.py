@@ -235,7 +235,7 @@ def test_a_senseless_measurement_is_refused(change: dict, hint: str) -> None:
 
 
 def bench(folder: Path, *more: str) -> int:
-    small = ["--n", "3", "--steps", "4", "--rounds", "2", "--solvers", "own", "--batch", "2"]
+    small = ["--n", "2", "--steps", "4", "--rounds", "1", "--solvers", "own", "--batch", "1"]
     return cli.main(["bench", "--plans", "deepcache(warm_up=2),guidance", *small, "--out", str(folder), *more])
 
 

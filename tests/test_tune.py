@@ -218,13 +218,21 @@ def test_a_tuned_plan_knows_its_solver_and_its_promise() -> None:
 # On the bundled pipeline
 
 
-def test_tune_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accel.measure.tune.plans", lambda pipe: [Plan.of("deepcache(warm_up=2)")])
     file = tmp_path / "plan.json"
-    small = ["--n", "16", "--steps", "6", "--minutes", "0", "--out", str(file), "--why"]
+    small = ["--n", "16", "--steps", "2", "--size", "32", "--minutes", "0", "--out", str(file), "--why"]
     assert cli.main(["tune", "--floor", "200 dB", *small]) == 0
     said = capsys.readouterr().out
-    assert "plain, 6 steps: below the floor" in said and "nothing keeps 200 dB, not even the plain pipeline" in said
+    assert "plain, 2 steps: below the floor" in said and "nothing keeps 200 dB, not even the plain pipeline" in said
     assert not file.exists()
+    kept = (tmp_path / "plan.jsonl").read_text()
+    assert cli.main(["tune", "--floor", "210 dB", *small]) == 0  # with another floor everything is known
+    assert "nothing keeps 210 dB" in capsys.readouterr().out and (tmp_path / "plan.jsonl").read_text() == kept
+    assert cli.main(["tune", "--floor", "210 dB", *small, "--seed", "1"]) == 2
+    assert "(seed: 0, now 1)" in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

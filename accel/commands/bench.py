@@ -43,6 +43,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> str:
     prompts, judge = prompts_and_judge(options)
     pipe = drawing.open_pipeline(options.model, options.device, options.dtype)
     pipe.set_progress_bar_config(disable=True)
+    more = _metrics(options, pipe.device)
     known = arms.solvers(pipe)
     longest = arms.REFERENCE * options.steps
     drawing.check(pipe, drawing.Request(prompts[0], longest, guidance=options.guidance, size=options.size))
@@ -59,7 +60,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> str:
         call=call_arguments(options),
     )
     with console.progress() as progress:
-        bench = Bench(pipe, setup, folder / JOURNAL, judge, progress)
+        bench = Bench(pipe, setup, folder / JOURNAL, judge, progress, more)
         items = bench.run()
     rows = results.rows(setup, items, judge)
     document = results.document(setup, bench.head, items, rows)
@@ -67,6 +68,20 @@ def _measure(options: argparse.Namespace, folder: Path) -> str:
     (folder / PAGE).write_text(tabulate.page(f"{options.model}, {options.steps} steps", bench.head, rows), "utf-8")
     pareto(rows, folder / PLOT)
     return tabulate.text(rows, len(prompts))
+
+
+def _metrics(options: argparse.Namespace, device: Any) -> list[Any]:
+    """The metrics asked for, with their weights: told before anything is drawn where these are missing."""
+    found: list[Any] = []
+    if options.clip:
+        from accel.measure.clip import ClipScore
+
+        found.append(ClipScore(options.clip, device))
+    if options.lpips:
+        from accel.measure.metrics import lpips
+
+        found.append(lpips(options.lpips, device))
+    return found
 
 
 def prompts_and_judge(options: argparse.Namespace) -> tuple[list[str], Any]:

@@ -67,4 +67,5 @@ def _class_attributes(cls: type) -> Trace:
         f"class {parent.__qualname__}.{key}": _Identity(value)
         for parent in cls.__mro__[:-1]
         for key, value in vars(parent).items()
+        if key != "__slotnames__"  # Python's own note, from the first deep copy of an object of the class
     }

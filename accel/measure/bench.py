@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import warnings
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from accel import __version__
 from accel.errors import AccelError, AccelWarning
 from accel.measure import flops, memory, stages
 from accel.measure.arms import OWN, Arm, arms, check, draw, one_round, reference
+from accel.measure.identity import identity
 from accel.measure.journal import Item, Journal
 from accel.measure.judging import Judge
-from accel.measure.quality import CAP, psnr, ssim
-from accel.measure.timing import machine
+from accel.measure.metrics import Metric
+from accel.measure.quality import CAP, SMALLEST, ms_ssim, psnr, ssim
 from accel.plan import Plan
 
 FORMAT = 1
 """Version of the journal and of the results."""
+
+PICTURE = frozenset(("kind", "arm", "prompt", "psnr", "ssim", "ms_ssim", "side", "facts", "features"))
+"""What is always kept of a picture; all else are metrics that were asked for."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is going on, how much of it is done, and how much there is."""
@@ -74,45 +76,35 @@ class Setup:
         """The first line of the journal: whatever would make results incomparable."""
         plain = asdict(self) | {"plans": [plan.to_dict() for plan in self.plans]}
         del plain["batch"]
-        return {
-            "format": FORMAT,
-            "accel": __version__,
-            "machine": machine(pipe.device),
-            "pipeline": type(pipe).__name__,
-            "scheduler": {"class": type(pipe.scheduler).__name__, **_plain(pipe.scheduler.config)},
-            "dtype": str(pipe.dtype).removeprefix("torch."),
-            "weights": _checksum(pipe),
-            **plain,
-        }
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if not key.startswith("_") and not isinstance(value, list)}
-
-
-def _checksum(pipe: Any) -> str:
-    """Tells one set of weights from another by a few values of every parameter."""
-    mark = 0
-    for part in pipe.components.values():
-        if isinstance(part, torch.nn.Module):
-            for parameter in part.parameters():
-                mark = zlib.crc32(parameter.detach().flatten()[:16].float().cpu().numpy().tobytes(), mark)
-    return f"{mark:08x}"
+        return {"format": FORMAT, **identity(pipe), **plain}
 
 
 class Bench:
     """A measurement that can be broken off and gone on with."""
 
     def __init__(
-        self, pipe: Any, setup: Setup, path: Path, judge: Judge | None = None, progress: Progress | None = None
+        self,
+        pipe: Any,
+        setup: Setup,
+        path: Path,
+        judge: Judge | None = None,
+        progress: Progress | None = None,
+        metrics: Sequence[Metric] = (),
     ) -> None:
-        self.pipe, self.setup, self.judge = pipe, setup, judge
+        self.pipe, self.setup, self.judge, self.metrics = pipe, setup, judge, metrics
         self.head = setup.head(pipe)
+        names = [metric.name for metric in metrics]
+        if wrong := [name for name in names if name in PICTURE or names.count(name) > 1]:
+            raise AccelError(f"no metric can be called {wrong[0]!r}: the name is taken")
+        if metrics:
+            self.head["metrics"] = {metric.name: metric.about for metric in metrics}
         self.journal = Journal(path, self.head)
         self._progress = progress or (lambda what, done, total: None)
 
     def run(self) -> list[Item]:
         """Measure what the journal lacks; returns all results."""
+        for metric in self.metrics:
+            metric.check(self.setup.prompts)
         check(self.pipe, self.setup.prompts[0], self.setup.call)
         with warnings.catch_warnings():
             # Short runs leave a plan nothing to predict: the table has that as "predicted 0".
@@ -149,14 +141,18 @@ class Bench:
     def _judge(self, arm: Arm, wanted: Sequence[int], rows: Sequence[int], truth: torch.Tensor) -> None:
         pictures = truth if arm == reference(self.setup.steps, arm.solver) else self._draw(arm, rows)
         try:
-            distances, likeness = psnr(pictures, truth).tolist(), ssim(pictures, truth).tolist()
+            columns = {**_likeness(pictures, truth), **self._more(pictures, truth, rows)}
         except AccelError as error:
             raise AccelError(f"{arm.name}, prompts {rows[0] + 1} to {rows[-1] + 1}: {error}") from None
         judged = self._facts(pictures, rows)
         for i, row in enumerate(rows):
             if row in wanted:
-                quality = {"psnr": min(distances[i], CAP), "ssim": likeness[i]}
+                quality = {name: values[i] for name, values in columns.items()}
                 self.journal.add({"kind": "picture", "arm": arm.name, "prompt": row, **quality, **judged[i]})
+
+    def _more(self, pictures: torch.Tensor, truth: torch.Tensor, rows: Sequence[int]) -> dict[str, list[float]]:
+        prompts = [self.setup.prompts[row] for row in rows]
+        return {metric.name: _values(metric, pictures, truth, prompts) for metric in self.metrics}
 
     def _facts(self, pictures: torch.Tensor, rows: Sequence[int]) -> list[Item]:
         if self.judge is None:
@@ -199,3 +195,26 @@ class Bench:
 
     def _first(self, arm: Arm) -> torch.Tensor:
         return draw(self.pipe, self.setup.prompts[:1], [self.setup.seed], arm.steps, self.setup.call)
+
+
+def _likeness(pictures: torch.Tensor, truth: torch.Tensor) -> dict[str, list[Any]]:
+    """The distances that are always there; of MS-SSIM ``None`` where pictures are too small for it."""
+    side = min(pictures.shape[-2:])
+    scales = ms_ssim(pictures, truth).tolist() if side >= SMALLEST else [None] * len(pictures)
+    distances = [min(value, CAP) for value in psnr(pictures, truth).tolist()]
+    return {
+        "psnr": distances,
+        "ssim": ssim(pictures, truth).tolist(),
+        "ms_ssim": scales,
+        "side": [side] * len(pictures),
+    }
+
+
+def _values(metric: Metric, pictures: torch.Tensor, truth: torch.Tensor, prompts: Sequence[str]) -> list[float]:
+    try:
+        values = metric(pictures, truth, prompts)
+    except Exception as error:  # anybody's code
+        raise AccelError(f"{metric.name} failed ({error}); what was measured before is kept") from error
+    if values.shape != (len(pictures),) or not torch.isfinite(values).all():
+        raise AccelError(f"{metric.name} must be one finite number per picture, not {values}")
+    return [float(value) for value in values]

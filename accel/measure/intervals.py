@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 2000
+
+_BLOCK = 1_000_000
+"""Values that are drawn at once, at most."""
 
 Rows = NDArray[np.integer]
 
@@ -28,14 +32,22 @@ class Interval:
 
 def mean(values: Sequence[float], seed: int = 0) -> Interval:
     """Mean of ``values``."""
-    known = np.asarray(values, dtype=float)
-    return resampled(lambda rows: float(known[rows].mean()), len(known), seed=seed)
+    return _at_once(np.mean, values, seed)
 
 
 def median(values: Sequence[float], seed: int = 0) -> Interval:
     """Median of ``values``."""
-    known = np.asarray(values, dtype=float)
-    return resampled(lambda rows: float(np.median(known[rows])), len(known), seed=seed)
+    return _at_once(np.median, values, seed)
+
+
+def _at_once(statistic: Callable[..., Any], values: Sequence[float], seed: int) -> Interval:
+    """`resampled` for a statistic of numpy, with the same draws, many resamples in one call."""
+    known, draw = np.asarray(values, dtype=float), np.random.default_rng(seed)
+    block = max(1, _BLOCK // len(known))
+    sizes = [min(block, RESAMPLES - start) for start in range(0, RESAMPLES, block)]
+    rows = (draw.integers(0, len(known), (size, len(known))) for size in sizes)
+    found = np.concatenate([statistic(known[each], axis=1) for each in rows])
+    return _interval(float(statistic(known)), found)
 
 
 def resampled(statistic: Callable[..., float], *counts: int, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
@@ -49,9 +61,13 @@ def resampled(statistic: Callable[..., float], *counts: int, seed: int = 0, resa
         resamples: How often. Resamples for which the statistic is not a number are left out.
     """
     draw = np.random.default_rng(seed)
-    values = np.sort([statistic(*(draw.integers(0, n, n) for n in counts)) for _ in range(resamples)])
-    known = values[~np.isnan(values)]
+    found = np.array([statistic(*(draw.integers(0, n, n) for n in counts)) for _ in range(resamples)])
+    return _interval(statistic(*map(np.arange, counts)), found)
+
+
+def _interval(value: float, found: NDArray[np.floating]) -> Interval:
+    known = np.sort(found[~np.isnan(found)])
     if not len(known):
         return Interval(math.nan, math.nan, math.nan)
     low, high = known[int(0.025 * len(known))], known[int(0.975 * len(known))]
-    return Interval(statistic(*map(np.arange, counts)), float(low), float(high))
+    return Interval(value, float(low), float(high))

@@ -19,56 +19,68 @@ class Journal:
     """Results on disk, one JSON object per line, the first of which says what is measured.
 
     Args:
-        path: The file; it is made, or gone on with where it exists.
+        path: The file; it is made, or gone on with where it exists. With ``None`` results are kept in memory only.
         head: What is measured.
 
     Raises:
         AccelError: when the file cannot be written, is none of ours, or belongs to another measurement.
     """
 
-    def __init__(self, path: Path, head: Item) -> None:
+    def __init__(self, path: Path | None, head: Item) -> None:
         self.path = path
-        lines, size = self._read()
-        if lines and lines[0] != _as_json(head):
+        self.items: list[Item] = []
+        if path is not None:
+            self._go_on(path, head)
+
+    def _go_on(self, path: Path, head: Item) -> None:
+        lines, size = _read(path)
+        try:
+            wanted = _as_json(head)
+        except TypeError as error:
+            raise AccelError(f"{path} can only keep settings that are plain values ({error})") from None
+        if lines and lines[0] != wanted:
             raise AccelError(
-                f"{path} belongs to a measurement with other settings ({_difference(lines[0], _as_json(head))}): "
+                f"{path} belongs to a measurement with other settings ({_difference(lines[0], wanted)}): "
                 "repeat it with those, or choose another folder"
             )
-        self.items: list[Item] = lines[1:]
+        self.items = lines[1:]
         if lines:
             os.truncate(path, size)  # without a line that was being written when the process was killed
         else:
-            self._write(head)
+            _write(path, head)
 
     def add(self, item: Item) -> None:
         """Keep a result."""
-        self._write(item)
+        if self.path is not None:
+            _write(self.path, item)
         self.items.append(_as_json(item))
 
     def of(self, kind: str) -> list[Item]:
         """The results of one kind, oldest first."""
         return [item for item in self.items if item["kind"] == kind]
 
-    def _read(self) -> tuple[list[Item], int]:
-        """The whole lines, and how many bytes they take."""
-        if not self.path.exists():
-            return [], 0
-        try:
-            whole = self.path.read_bytes().rpartition(b"\n")[0]
-            lines = [json.loads(line) for line in whole.splitlines()]
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else _FOREIGN
-            raise AccelError(f"{self.path} cannot be gone on with, {reason}: move it away") from None
-        if not all(isinstance(line, dict) for line in lines) or (not lines and self.path.stat().st_size):
-            raise AccelError(f"{self.path} cannot be gone on with, {_FOREIGN}: move it away")
-        return lines, len(whole) + 1
 
-    def _write(self, item: Item) -> None:
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(item) + "\n")
-        except OSError as error:
-            raise AccelError(f"{self.path} cannot be written ({error.strerror}): choose another folder") from None
+def _read(path: Path) -> tuple[list[Item], int]:
+    """The whole lines, and how many bytes they take."""
+    if not path.exists():
+        return [], 0
+    try:
+        whole = path.read_bytes().rpartition(b"\n")[0]
+        lines = [json.loads(line) for line in whole.splitlines()]
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else _FOREIGN
+        raise AccelError(f"{path} cannot be gone on with, {reason}: move it away") from None
+    if not all(isinstance(line, dict) for line in lines) or (not lines and path.stat().st_size):
+        raise AccelError(f"{path} cannot be gone on with, {_FOREIGN}: move it away")
+    return lines, len(whole) + 1
+
+
+def _write(path: Path, item: Item) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(item) + "\n")
+    except OSError as error:
+        raise AccelError(f"{path} cannot be written ({error.strerror}): choose another folder") from None
 
 
 def _as_json(item: Item) -> Item:

@@ -33,6 +33,23 @@ def ssim(pictures: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     return values.reshape(len(pictures))
 
 
+SMALLEST = 176
+"""Pixels a side that MS-SSIM takes: at the coarsest of its five scales there must be room for its window of 11."""
+
+
+def ms_ssim(pictures: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Structural similarity over five scales of each picture, shape ``(batch,)``, at most 1 (Wang et al., 2003).
+
+    Raises `AccelError` as `ssim`, and for pictures of fewer than `SMALLEST` pixels a side.
+    """
+    check_pair(pictures, reference)
+    if min(pictures.shape[-2:]) < SMALLEST:
+        raise AccelError(f"MS-SSIM takes pictures of {SMALLEST} pixels a side and more, not {_shape(pictures)}")
+    measure = torchmetrics("torchmetrics.functional.image").multiscale_structural_similarity_index_measure
+    values: torch.Tensor = measure(pictures.double(), reference.double(), data_range=1.0, reduction="none")
+    return values.reshape(len(pictures))
+
+
 def check_pair(pictures: torch.Tensor, reference: torch.Tensor) -> None:
     """Raise `AccelError` where two batches cannot be compared."""
     if pictures.shape != reference.shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from accel.measure.arms import Arm, arms, reference
-from accel.measure.bench import Setup
+from accel.measure.bench import PICTURE, Setup
 from accel.measure.frontier import Point, content_gain, gain
 from accel.measure.intervals import Interval, Rows, mean, resampled
 from accel.measure.journal import Item
 from accel.measure.judging import Judge
-from accel.measure.sets import FEWEST, kid
+from accel.measure.sets import FEWEST, fid, kid
 from accel.measure.timing import ratio
 
 TOLERANCE = 0.01
@@ -39,9 +39,14 @@ class Row:
         speed_up: Of the plain pipeline with the plans' steps and its own solver over this one.
         psnr: Mean distance to the reference in dB.
         ssim: Mean similarity to the reference.
+        ms_ssim: The same over several scales, where the pictures are large enough.
+        side: Pixels of the pictures' shorter side.
+        metrics: Means of what else was asked for, see `accel.measure.metrics`, by name.
         right: Share of pictures in which every stated fact holds.
         facts: That share by kind of fact.
         kid: Distance to real pictures.
+        fid: Fréchet distance to real pictures, see `Measured.fid`.
+        fid_floor: The same of as many other real pictures.
         gain: Frontier gain at equal PSNR.
         content_gain: The same at equal content, see `accel.measure.frontier.content_gain`.
         flops: Share of the plain pipeline's operations.
@@ -64,6 +69,11 @@ class Row:
     peak_bytes: int | None
     predicted: int
     stages: dict[str, float] | None = None
+    ms_ssim: Interval | None = None
+    side: int | None = None
+    metrics: dict[str, Interval] = field(default_factory=dict)
+    fid: float | None = None
+    fid_floor: float | None = None
 
 
 class Measured:
@@ -77,6 +87,8 @@ class Measured:
                 self.pictures[item["arm"]].append(item)
         for found in self.pictures.values():
             found.sort(key=lambda item: item["prompt"])
+        first = next(iter(self.pictures[self.arms[0].name]), {})
+        self.metrics = [key for key in first if key not in PICTURE]
         self.costs = {item["arm"]: item for item in items if item["kind"] == "cost"}
         rounds = [item["seconds"] for item in items if item["kind"] == "round"]
         self.seconds = {arm.name: np.array([each[arm.name] for each in rounds]) for arm in self.arms}
@@ -84,6 +96,11 @@ class Measured:
     def values(self, arm: Arm, key: str) -> NDArray[np.floating]:
         """A number per prompt."""
         return np.array([item[key] for item in self.pictures[arm.name]], dtype=float)
+
+    def known(self, arm: Arm, key: str) -> list[float] | None:
+        """A number per prompt, or ``None`` where it was not measured."""
+        found = [item[key] for item in self.pictures[arm.name] if item.get(key) is not None]
+        return found if len(found) == len(self.pictures[arm.name]) else None
 
     def right(self, arm: Arm) -> NDArray[np.floating] | None:
         """Per prompt whether every stated fact holds; ``None`` without a judge."""
@@ -105,6 +122,20 @@ class Measured:
             return None
         return kid(torch.tensor([item["features"] for item in found]), real)
 
+    def fid(self, arm: Arm | None, real: torch.Tensor | None) -> float | None:
+        """Fréchet distance to real pictures; without an arm, of as many other real ones.
+
+        Its bias depends on the number of pictures, so that one means nothing without the other. ``None`` for fewer
+        pictures than features, whose covariance is singular, and for more than half of the real ones.
+        """
+        count = len(self.setup.prompts)
+        if real is None or not real.shape[1] <= count <= len(real) // 2:
+            return None
+        apart = torch.zeros(len(real), dtype=torch.bool)
+        apart[torch.linspace(0, len(real) - 1, count).long()] = True
+        found = real[apart] if arm is None else torch.tensor([item["features"] for item in self.pictures[arm.name]])
+        return fid(found, real[~apart])
+
     def shares(self, arm: Arm) -> NDArray[np.floating]:
         """Time of each round as a share of the plain pipeline's with the plans' steps."""
         return np.asarray(self.seconds[arm.name] / self.seconds[Arm(self.setup.steps).name])
@@ -113,7 +144,8 @@ class Measured:
 def rows(setup: Setup, items: Sequence[Item], judge: Judge | None = None) -> list[Row]:
     """A row per arm, in the order of the arms."""
     measured, real = Measured(setup, items), judge.real() if judge else None
-    return [_row(measured, arm, real) for arm in measured.arms]
+    floor = measured.fid(None, real)
+    return [replace(_row(measured, arm, real), fid_floor=floor) for arm in measured.arms]
 
 
 def document(setup: Setup, head: Mapping[str, Any], items: Sequence[Item], found: Sequence[Row]) -> dict[str, Any]:
@@ -132,10 +164,16 @@ def _numbers(measured: Measured, arm: Arm) -> dict[str, Any]:
     return {
         "psnr": psnr,
         "ssim": [round(value, 4) for value in measured.values(arm, "ssim").tolist()],
+        "ms_ssim": _rounded(measured.known(arm, "ms_ssim")),
+        "metrics": {name: _rounded(measured.known(arm, name)) for name in measured.metrics},
         "right": None if right is None else right.astype(int).tolist(),
         "seconds": [round(value, 5) for value in measured.seconds[arm.name].tolist()],
         "step_seconds": measured.costs[arm.name].get("step_seconds"),
     }
+
+
+def _rounded(values: Sequence[float] | None) -> list[float] | None:
+    return None if values is None else [round(value, 4) for value in values]
 
 
 def _as_json(row: Row) -> dict[str, Any]:
@@ -152,9 +190,13 @@ def _row(measured: Measured, arm: Arm, real: torch.Tensor | None) -> Row:
         speed_up=ratio(measured.seconds[base].tolist(), measured.seconds[arm.name].tolist()),
         psnr=None if exact else mean(measured.values(arm, "psnr").tolist()),
         ssim=float(measured.values(arm, "ssim").mean()),
+        ms_ssim=_mean(measured.known(arm, "ms_ssim")),
+        side=measured.pictures[arm.name][0].get("side"),
+        metrics={name: found for name in measured.metrics if (found := _mean(measured.known(arm, name)))},
         right=None if right is None else mean(right.tolist()),
         facts=measured.facts(arm),
         kid=measured.kid(arm, real),
+        fid=measured.fid(arm, real),
         gain=_gain(measured, arm) if arm.plan else None,
         content_gain=_content_gain(measured, arm) if arm.plan else None,
         flops=measured.costs[arm.name]["flops"] / measured.costs[base]["flops"],
@@ -162,6 +204,10 @@ def _row(measured: Measured, arm: Arm, real: torch.Tensor | None) -> Row:
         predicted=measured.costs[arm.name]["predicted"],
         stages=measured.costs[arm.name].get("stages"),
     )
+
+
+def _mean(values: Sequence[float] | None) -> Interval | None:
+    return None if values is None else mean(values)
 
 
 def _gain(measured: Measured, plan: Arm) -> Interval | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from accel.measure.arms import Arm
+from accel.measure.events import Measured, Watch, front
 from accel.measure.intervals import Interval, mean
 
 _RUNGS = (4, 8, 16, 32)
@@ -39,18 +40,6 @@ class Evaluator(Protocol):
         """Measured time of ``other`` over that of ``arm``: above 1 ``arm`` is faster."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What is known of an arm: its distance above the floor, on how many prompts, and its expected seconds."""
-
-    arm: Arm
-    margin: Interval
-    prompts: int
-    seconds: float
-    fresh: bool
-    """Was it measured on the prompts that were not searched on?"""
-
-
 @dataclass
 class Found:
     """The outcome of a search.
@@ -63,6 +52,7 @@ class Found:
         tried: How many of them were drawn; the others were expected to be too slow, or time ran out.
         rejected: Arm to the reason why it is not the best.
         measured: Arm to its latest measurement.
+        watch: Is told of every measurement.
     """
 
     best: Arm
@@ -72,22 +62,24 @@ class Found:
     tried: int = 0
     rejected: dict[str, str] = field(default_factory=dict)
     measured: dict[str, Measured] = field(default_factory=dict)
+    watch: Watch = field(default_factory=Watch, repr=False)
 
     @property
     def front(self) -> list[Measured]:
         """Of what was measured on fresh prompts, what nothing else beats in both expected time and quality."""
-        front: list[Measured] = []
-        fresh = [each for each in self.measured.values() if each.fresh]
-        for each in sorted(fresh, key=lambda each: (each.seconds, -each.margin.value)):
-            if not front or each.margin.value > front[-1].margin.value:
-                front.append(each)
-        return front
+        return front(self.measured.values())
 
     def measure(self, arm: Arm, evaluator: Evaluator, rows: Sequence[int], fresh: bool = False) -> Interval:
         """The mean margin on these prompts, noted."""
         margin = mean(evaluator.margins(arm, rows))
         self.measured[arm.name] = Measured(arm, margin, len(rows), evaluator.expected(arm), fresh)
+        self.watch.see(self.measured[arm.name])
         return margin
+
+    def keep(self, arm: Arm, gain: Interval | None = None) -> None:
+        """It is the best so far."""
+        self.best, self.gain = arm, gain
+        self.watch.see(self.measured[arm.name])
 
     def reject(self, arm: Arm, reason: str) -> None:
         """Keep the first reason."""
@@ -101,6 +93,7 @@ def search(
     searched: Sequence[int],
     fresh: Sequence[int],
     left: Callable[[], float],
+    watch: Watch | None = None,
 ) -> Found:
     """Find the fastest arm above the floor.
 
@@ -111,11 +104,10 @@ def search(
         searched: Prompts to search on.
         fresh: Prompts to judge the finalists on.
         left: Share of the time budget that is left, 1 to 0.
+        watch: Is told of every measurement; what it raises ends the search.
     """
-    found = Found(plain[0], candidates=len(candidates))
+    found = Found(plain[0], candidates=len(candidates), watch=watch or Watch())
     found.baseline = _fastest(plain, measure, fresh, found)
-    if found.baseline is not None:
-        found.best = found.baseline
     alive = _worth_trying(candidates, measure, found)
     for size in _RUNGS:
         if (left() < _SPARED and found.tried) or len(alive) <= _FINALISTS or size > len(searched):
@@ -136,6 +128,8 @@ def _fastest(plain: Sequence[Arm], measure: Evaluator, rows: Sequence[int], foun
             found.reject(arm, f"below the floor: {margin.value:+.2f} ({margin.low:+.2f} to {margin.high:+.2f})")
         return margin.low >= 0
 
+    halvings = max(arm.steps for arm in plain).bit_length()
+    found.watch.begin(found, "plain curve", len(plain) + halvings)
     best = next((arm for arm in sorted(plain, key=measure.expected) if keeps(arm)), None)
     if best is None:
         return None
@@ -146,6 +140,7 @@ def _fastest(plain: Sequence[Arm], measure: Evaluator, rows: Sequence[int], foun
             best = middle
         else:
             low = middle.steps
+    found.keep(best)
     return best
 
 
@@ -166,6 +161,7 @@ def _halve(
 ) -> list[Arm]:
     """Drop what is surely below the floor, then the slower half of the rest; doubtful ones go last."""
     margins: dict[Arm, Interval] = {}
+    found.watch.begin(found, "search", len(alive))
     for arm in alive:
         if margins and left() < _SPARED:
             found.reject(arm, "time ran out before it was drawn")
@@ -185,6 +181,7 @@ def _halve(
 
 def _decide(finalists: Sequence[Arm], measure: Evaluator, fresh: Sequence[int], found: Found) -> None:
     """The fastest finalist that keeps the floor on fresh prompts and is measurably faster than the plain way."""
+    found.watch.begin(found, "verdict", len(finalists))
     for arm in sorted(finalists, key=measure.expected):
         if found.gain is not None:
             found.reject(arm, f"expected to be slower than {found.best.name}")
@@ -195,6 +192,6 @@ def _decide(finalists: Sequence[Arm], measure: Evaluator, fresh: Sequence[int], 
             continue
         gain = measure.ratio(arm, found.best)
         if gain.low > 1 or found.baseline is None:
-            found.best, found.gain = arm, gain
+            found.keep(arm, gain)
         else:
             found.reject(arm, f"not measurably faster than {found.best.name}: {gain}")

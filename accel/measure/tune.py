@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-import torch
 
 from accel.errors import AccelError, AccelWarning
 from accel.fingerprint import Fingerprint
-from accel.measure.arms import OWN, Arm, arms, check, draw, one_round, reference, solvers
+from accel.measure.arms import OWN, Arm, arms, check, solvers
+from accel.measure.drawn import Drawn, Task
+from accel.measure.events import Measured, Progress, Stopwatch, Watch
 from accel.measure.floor import Floor
 from accel.measure.intervals import Interval
+from accel.measure.journal import Journal
 from accel.measure.judging import Judge
-from accel.measure.quality import CAP, psnr
-from accel.measure.search import Found, Measured, search
+from accel.measure.search import Found, search
 from accel.measure.space import candidates, plans
-from accel.measure.timing import ratio
 from accel.plan import Plan
 from accel.target import Target
 
 FEWEST = 16
 """Prompts that tuning needs: half of them to search on, half to judge by."""
-
-_ROUNDS = 7
 
 
 @dataclass(frozen=True)
@@ -83,6 +79,8 @@ def tune(
     call: Mapping[str, Any] | None = None,
     seed: int = 0,
     batch: int = 8,
+    progress: Progress | None = None,
+    journal: Path | str | None = None,
 ) -> Tuned:
     """Find the fastest plan, step count and solver for ``pipe`` that keep ``floor``.
 
@@ -100,10 +98,14 @@ def tune(
         call: Further arguments of the pipeline's call.
         seed: Prompt ``i`` starts from the noise of ``seed + i``.
         batch: Prompts drawn at once.
+        progress: Told of everything that is measured, see `accel.measure.events.Event`. What it raises ends the search
+            and comes out of here; the pipeline is as it was.
+        journal: A file to keep measurements in. With the same one a search that was broken off goes on, also with
+            another ``budget`` or another floor of the same kind.
 
     Raises:
-        AccelError: for too few prompts, a floor in points without a judge or with too few prompts to tell, or a
-            pipeline that has a plan attached.
+        AccelError: for too few prompts, a floor in points without a judge or with too few prompts to tell, a
+            pipeline that has a plan attached, or a journal of other settings, weights or machine.
     """
     floor = floor if isinstance(floor, Floor) else Floor.of(floor)
     if len(prompts) < FEWEST:
@@ -111,23 +113,29 @@ def tune(
     if floor.kind == "facts" and judge is None:
         raise AccelError("a floor in points needs a judge who knows what the prompts state: give one, or a floor in dB")
     floor.check(len(prompts) // 2)
-    check(pipe, prompts[0], call or {})
-    began = time.monotonic()
-    pictures = _Pictures(pipe, prompts, floor, steps, judge, call or {}, seed, batch)
-    names = solvers(pipe)
-    curve = sorted(arms((), steps, names), key=lambda arm: (arm.solver != OWN, -arm.steps))
-    plain = [arm for arm in curve if arm.steps <= steps]
+    task = Task(pipe, prompts, floor, steps, judge, call or {}, seed, batch)
+    kept = Journal(Path(journal) if journal else None, task.head() if journal else {})
+    check(pipe, prompts[0], task.call)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AccelWarning)  # a plan may have nothing to predict in few steps
-        found = search(
-            plain,
-            candidates(plans(pipe), steps, names),
-            pictures,
-            range(0, len(prompts), 2),  # in turns: files are often sorted
-            range(1, len(prompts), 2),
-            left=lambda: (began + budget - time.monotonic()) / budget if budget > 0 else 0.0,
-        )
-    return _tuned(pipe, found, floor)
+        return _tuned(pipe, _search(task, kept, budget, progress), floor)
+
+
+def _search(task: Task, journal: Journal, budget: float, progress: Progress | None) -> Found:
+    names = solvers(task.pipe)
+    curve = sorted(arms((), task.steps, names), key=lambda arm: (arm.solver != OWN, -arm.steps))
+    spent = Stopwatch()
+    watch = Watch(progress, spent, budget)
+    ways = candidates(plans(task.pipe), task.steps, names)
+    return search(
+        [arm for arm in curve if arm.steps <= task.steps],
+        ways,
+        Drawn(task, journal, spent, watch, ways),
+        range(0, len(task.prompts), 2),  # in turns: files are often sorted
+        range(1, len(task.prompts), 2),
+        left=lambda: (budget - spent()) / budget if budget > 0 else 0.0,
+        watch=watch,
+    )
 
 
 def _tuned(pipe: Any, found: Found, floor: Floor) -> Tuned:
@@ -149,78 +157,3 @@ def _tuned(pipe: Any, found: Found, floor: Floor) -> Tuned:
         candidates=found.candidates,
         front=found.front,
     )
-
-
-class _Pictures:
-    """The evaluator that draws; it keeps what it has measured."""
-
-    def __init__(
-        self,
-        pipe: Any,
-        prompts: Sequence[str],
-        floor: Floor,
-        steps: int,
-        judge: Judge | None,
-        call: Mapping[str, Any],
-        seed: int,
-        batch: int,
-    ) -> None:
-        self.pipe, self.prompts, self.floor, self.steps = pipe, prompts, floor, steps
-        self.judge, self.call, self.seed, self.batch = judge, call, seed, batch
-        self._margins: dict[tuple[str, int], float] = {}
-        self._truth: dict[tuple[str, int], torch.Tensor] = {}
-        self._seconds: dict[str, float] = {}
-
-    def margins(self, arm: Arm, rows: Sequence[int]) -> list[float]:
-        """Per prompt how far the arm is above the floor."""
-        missing = [row for row in rows if (arm.name, row) not in self._margins]
-        for start in range(0, len(missing), self.batch):
-            chunk = missing[start : start + self.batch]
-            pictures, truth = self._draw(arm, chunk), self._references(arm.solver, chunk)
-            for row, margin in zip(chunk, self._margin(pictures, truth, chunk), strict=True):
-                self._margins[arm.name, row] = margin
-        return [self._margins[arm.name, row] for row in rows]
-
-    def expected(self, arm: Arm) -> float:
-        """A fixed part, and one that grows with the steps and of which techniques save their shares, timed alone."""
-        short, full = self._once(Arm(2, arm.solver)), self._once(Arm(self.steps, arm.solver))
-        slope = max(full - short, 0.0) / max(self.steps - 2, 1)
-        fixed = max(short - 2 * slope, 0.0)
-        own = self._once(Arm(self.steps))
-        alone = [self._once(Arm(self.steps, OWN, Plan((t,)))) for t in (arm.plan.techniques if arm.plan else ())]
-        return fixed + slope * arm.steps * math.prod(seconds / own for seconds in alone)
-
-    def ratio(self, arm: Arm, other: Arm) -> Interval:
-        """Measured in turns, on the first prompt."""
-        one_round(self.pipe, (arm, other), 0, self._first)  # warm-up
-        rounds = [one_round(self.pipe, (arm, other), number, self._first) for number in range(_ROUNDS)]
-        return ratio([each[other.name] for each in rounds], [each[arm.name] for each in rounds])
-
-    def _first(self, arm: Arm) -> torch.Tensor:
-        return draw(self.pipe, self.prompts[:1], [self.seed], arm.steps, self.call)
-
-    def _once(self, arm: Arm) -> float:
-        if arm.name not in self._seconds:
-            self._seconds[arm.name] = min(one_round(self.pipe, (arm,), 0, self._first)[arm.name] for _ in range(3))
-        return self._seconds[arm.name]
-
-    def _draw(self, arm: Arm, rows: Sequence[int]) -> torch.Tensor:
-        prompts, seeds = [self.prompts[row] for row in rows], [self.seed + row for row in rows]
-        with arm.ready(self.pipe):
-            return draw(self.pipe, prompts, seeds, arm.steps, self.call)
-
-    def _references(self, solver: str, rows: Sequence[int]) -> torch.Tensor:
-        if missing := [row for row in rows if (solver, row) not in self._truth]:
-            drawn = self._draw(reference(self.steps, solver), missing)
-            self._truth.update(zip([(solver, row) for row in missing], drawn, strict=True))
-        return torch.stack([self._truth[solver, row] for row in rows])
-
-    def _margin(self, pictures: torch.Tensor, truth: torch.Tensor, rows: Sequence[int]) -> list[float]:
-        if not torch.isfinite(pictures).all():
-            return [-CAP] * len(rows)
-        if self.floor.kind == "psnr":
-            return [min(value, CAP) - self.floor.value for value in psnr(pictures, truth).tolist()]
-        assert self.judge is not None
-        right, before = (self.judge.facts(images, rows) for images in (pictures, truth))
-        allowed = self.floor.value / 100
-        return [all(a.values()) - all(b.values()) + allowed for a, b in zip(right, before, strict=True)]

@@ -17,7 +17,7 @@ from torch import nn
 from accel.caches.dynamic.indicators import LABEL
 from accel.caches.dynamic.magnitudes import Ratios
 from accel.caches.dynamic.streams import Ear, Inputs, minus, named, pair, stretch
-from accel.caches.watching import Prompt, unchanged, watch
+from accel.watching import Prompt, unchanged, watch
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.hooks import install

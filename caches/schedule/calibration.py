@@ -22,7 +22,7 @@ from torch import nn
 from accel.caches.predict import Axis, check_how, lagrange, predict
 from accel.caches.schedule.curves import Curve, ErrorCurves, Lags, lags
 from accel.caches.schedule.names import KINDS, sites_of
-from accel.caches.watching import Prompt, unchanged, watch
+from accel.watching import Prompt, unchanged, watch
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.fingerprint import Fingerprint

@@ -1,0 +1,307 @@
+"""Techniques of the step axis on tiny pipelines: fewer steps up front, converged pictures, mixed batches, deadlines."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import accel
+from accel import AccelWarning, Refused
+from accel.contract.trace import differences, trace
+from accel.schedulers import prompt_steps
+from accel.schedulers.converged import Converged
+from accel.schedulers.deadline import Deadline
+from accel.schedulers.prompt_steps import PromptSteps
+from accel.schedulers.schedule import StepPlan
+from accel.schedulers.steps import Steps
+from accel.schedulers.upfront import UpFront
+from tests.families import case, run, with_scheduler
+
+FAMILIES = ["sd", "sdxl", "sd-img2img", "sd-controlnet", "sd3", "flux", "flux-cfg", "flux-img2img", "wan", "pixart"]
+ROUNDING = 1e-3
+"""Other batch sizes are summed in another order."""
+
+
+@contextmanager
+def saving_nothing() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AccelWarning)
+        yield
+
+
+def build(name: str, solver: str | None = "euler") -> Any:
+    pipe = case(name).build()
+    return with_scheduler(pipe, solver) if solver else pipe
+
+
+def draw(name: str, pipe: Any, **kw: Any) -> torch.Tensor:
+    return run(case(name), pipe, **kw)
+
+
+# --- a constant ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_constant_is_the_plain_run_of_that_many_steps(name: str) -> None:
+    pipe = build(name, None)
+    few, many = draw(name, pipe, steps=5), draw(name, pipe, steps=9)
+    before = trace(pipe)
+    with accel.accelerate(pipe, Steps(5)) as handle:
+        assert torch.equal(draw(name, pipe, steps=9), few)
+        report = handle.report().techniques["steps"]
+        assert report.predicted > 0 and report.computed == handle.report().steps_run
+    assert torch.equal(draw(name, pipe, steps=9), many) and not torch.equal(few, many)
+    assert differences(before, trace(pipe)) == []
+
+
+def test_a_shorter_call_is_left_alone() -> None:
+    pipe = build("sd")
+    plain = draw("sd", pipe, steps=4)
+    with accel.accelerate(pipe, Steps(8)), pytest.warns(AccelWarning, match="steps saved nothing"):
+        assert torch.equal(draw("sd", pipe, steps=4), plain)
+
+
+@pytest.mark.parametrize("solver", ["euler", "dpm++", "unipc"])
+def test_the_schedulers_own_timesteps_give_its_own_picture(solver: str) -> None:
+    pipe = build("sd", solver)
+    plain = draw("sd", pipe, steps=6)
+    times = tuple(float(t) for t in pipe.scheduler.timesteps)
+    with saving_nothing(), accel.accelerate(pipe, Steps(timesteps=times)):
+        torch.testing.assert_close(draw("sd", pipe, steps=6), plain, atol=ROUNDING, rtol=0)
+        torch.testing.assert_close(draw("sd", pipe, steps=20), plain, atol=ROUNDING, rtol=0)
+
+
+def test_timesteps_are_refused_with_the_way_out() -> None:
+    pipe = build("sd", "ddim")
+    with pytest.raises(Refused, match=r"number of steps.*EulerDiscreteScheduler\.from_config"):
+        accel.accelerate(pipe, Steps(timesteps=(900.0, 400.0)))
+
+
+def test_timesteps_that_the_call_brings_are_left_alone() -> None:
+    pipe = build("sd", "dpm++")
+    own = dict(timesteps=[900, 600, 300])
+    plain = draw("sd", pipe, **own)
+    with accel.accelerate(pipe, Steps(2)) as handle, pytest.warns(AccelWarning, match="timesteps of its own"):
+        assert torch.equal(draw("sd", pipe, **own), plain)
+        assert "steps" in handle.report().techniques
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({}, "either a count or timesteps"),
+        ({"count": 3, "timesteps": (900.0,)}, "either a count or timesteps"),
+        ({"count": 0}, "at least 1"),
+        ({"timesteps": (100.0, 900.0)}, "fall from step to step"),
+    ],
+)
+def test_a_constant_that_is_none_is_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(accel.AccelError, match=text):
+        Steps(**settings)
+
+
+def test_two_rules_for_one_schedule_are_refused() -> None:
+    with pytest.raises(Refused, match="both take over schedule"):
+        accel.accelerate(build("sd"), [Steps(4), Deadline(100.0)])
+
+
+# --- pictures on schedules of their own ------------------------------------------------------------------------------
+
+
+@contextmanager
+def choosing(pipe: Any, *counts: int) -> Iterator[Any]:
+    """A plan that gives each picture of a batch its own number of steps."""
+
+    class Given(Steps):
+        def attach(self, target: Any, clock: Any, recorder: Any) -> Any:
+            return UpFront(self.name, lambda asked: [StepPlan(n) for n in counts], clock, recorder).attach()
+
+    with accel.accelerate(pipe, Given(1)) as handle:
+        yield handle
+
+
+@pytest.mark.parametrize(
+    ("name", "solver"),
+    [("sd", "euler"), ("sd", "dpm++"), ("sd", "ddim"), ("sd", "heun"), ("sdxl", "unipc"), ("sd3", "euler"),
+     ("flux-cfg", "euler"), ("wan", "unipc"), ("pixart", "dpm++")],
+)  # fmt: skip
+def test_every_picture_of_a_mixed_batch_is_what_it_is_alone(name: str, solver: str) -> None:
+    """Three pictures with 6, 3 and 6 steps: the second leaves the batch half-way."""
+    pipe = build(name, solver)
+    alone = [draw(name, pipe, steps=n, seed=seed) for seed, n in enumerate((6, 3, 6))]
+    with choosing(pipe, 6, 3, 6) as handle:
+        together = draw(name, pipe, steps=9, batch=3)
+        report = handle.report()
+    torch.testing.assert_close(together, torch.cat(alone), atol=ROUNDING, rtol=0)
+    assert report.rows_computed < report.rows
+
+
+def test_the_order_of_a_batch_does_not_matter() -> None:
+    pipe = build("sd", "dpm++")
+    with choosing(pipe, 3, 6):
+        first = draw("sd", pipe, steps=9, batch=2)
+    with choosing(pipe, 6, 3):
+        other = draw("sd", pipe, steps=9, batch=2)
+    short, long = draw("sd", pipe, steps=3), draw("sd", pipe, steps=6)
+    torch.testing.assert_close(first[:1], short, atol=ROUNDING, rtol=0)
+    torch.testing.assert_close(other[:1], long, atol=ROUNDING, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("sd-img2img", "begins in the middle of its schedule"),  # the noise was added for one schedule
+        ("sd-controlnet", "controlnet is given one timestep"),
+        ("z-image", "a list with one tensor for each row"),
+    ],
+)
+def test_a_batch_that_cannot_be_told_apart_takes_the_most_steps(name: str, reason: str) -> None:
+    pipe = build(name, None)
+    plain = draw(name, pipe, steps=6, batch=2)
+    with choosing(pipe, 6, 4) as handle:
+        torch.testing.assert_close(draw(name, pipe, steps=9, batch=2), plain, atol=ROUNDING, rtol=0)
+        assert any(reason in declined for declined in handle.report().techniques["steps"].declined)
+
+
+def test_with_a_cache_a_batch_takes_the_most_steps() -> None:
+    pipe = build("sd")
+    with accel.accelerate(pipe, "deepcache(warm_up=2)"):
+        wanted = draw("sd", pipe, steps=6, batch=2)
+        with choosing(pipe, 6, 4) as handle:
+            assert torch.equal(draw("sd", pipe, steps=9, batch=2), wanted)
+            assert any("counts in steps" in reason for reason in handle.report().techniques["steps"].declined)
+
+
+# --- converged -------------------------------------------------------------------------------------------------------
+
+EAGER = Converged(threshold=99.0, warm_up=2, patience=1, tail=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "solver"),
+    [("sd", "euler"), ("sd", "dpm++"), ("sd", "unipc"), ("sd3", "euler"), ("flux-cfg", "euler"), ("wan", "unipc"),
+     ("sd-img2img", "euler")],
+)  # fmt: skip
+def test_a_converged_picture_is_finished_in_a_few_steps(name: str, solver: str) -> None:
+    pipe = build(name, solver)
+    plain = draw(name, pipe, steps=9)
+    before = trace(pipe)
+    with accel.accelerate(pipe, EAGER) as handle:
+        fast = draw(name, pipe, steps=9)
+        report = handle.report()
+        both = draw(name, pipe, steps=9, batch=2)
+        other = draw(name, pipe, steps=9, seed=1)
+        assert torch.equal(draw(name, pipe, steps=9), fast)
+    assert fast.isfinite().all() and not torch.equal(fast, plain)
+    assert report.steps_run - report.techniques["converged"].strip.count(".") == EAGER.warm_up + EAGER.tail
+    torch.testing.assert_close(both, torch.cat([fast, other]), atol=ROUNDING, rtol=0)
+    assert differences(before, trace(pipe)) == []
+    assert torch.equal(draw(name, pipe, steps=9), plain)
+
+
+def test_a_picture_that_never_stands_still_is_plain() -> None:
+    pipe = build("sd")
+    plain = draw("sd", pipe, steps=9)
+    with saving_nothing(), accel.accelerate(pipe, Converged(threshold=0.0)):
+        assert torch.equal(draw("sd", pipe, steps=9), plain)
+
+
+def test_the_tail_of_a_solver_that_takes_none_is_refused() -> None:
+    for solver, reason in (("ddim", "number of steps"), ("heun", "two steps for each timestep")):
+        with pytest.raises(Refused, match=reason):
+            accel.accelerate(build("sd", solver), Converged())
+
+
+def test_what_counts_in_steps_cannot_be_combined() -> None:
+    with pytest.raises(Refused, match="both take over block_outputs"):
+        accel.accelerate(build("sd"), [Converged(), *accel.Plan.of("deepcache").techniques])
+
+
+# --- deadline --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock on which everything takes ten seconds."""
+    now = iter(range(0, 1_000_000, 10))
+    monkeypatch.setattr("accel.schedulers.deadline.time", SimpleNamespace(perf_counter=lambda: float(next(now))))
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_deadline_is_met_in_the_first_run_and_known_before_the_second() -> None:
+    pipe = build("sd")
+    with accel.accelerate(pipe, Deadline(ms=65_000, least=2)) as handle:
+        draw("sd", pipe, steps=12)
+        first = handle.report()
+        second = draw("sd", pipe, steps=12)
+        assert handle.report().steps_run == 6
+    assert first.calls_computed == 6
+    assert torch.equal(second, draw("sd", pipe, steps=6))
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_deadline_never_takes_fewer_than_the_least() -> None:
+    pipe = build("sd")
+    with accel.accelerate(pipe, Deadline(ms=1, least=5)) as handle:
+        for _ in range(2):
+            draw("sd", pipe, steps=12)
+            assert handle.report().calls_computed == 5
+
+
+@pytest.mark.usefixtures("slow")
+def test_where_the_tail_cannot_be_changed_the_next_run_is_on_time() -> None:
+    pipe = build("sd", "ddim")
+    with accel.accelerate(pipe, Deadline(ms=65_000)) as handle:
+        with pytest.warns(AccelWarning, match="only the next run is on time"):
+            draw("sd", pipe, steps=12)
+        draw("sd", pipe, steps=12)
+        assert handle.report().steps_run == 6
+
+
+# --- by the prompt ---------------------------------------------------------------------------------------------------
+
+
+class Predictor:
+    """Takes the place of a trained one: a prompt's number of steps by the rank of its features' mean."""
+
+    counts = (3, 6)
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+
+    def steps(self, features: torch.Tensor, target: float) -> list[int]:
+        return [self.counts[int(row.mean() > self.threshold)] for row in features]
+
+    def fingerprint_problems(self, target: Any) -> tuple[list[str], list[str]]:
+        return [], []
+
+
+def test_each_prompt_gets_its_steps_through_an_ordinary_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pipe = build("sd", "dpm++")
+    (tmp_path / "difficulty.json").write_text("{}")
+    seen: list[float] = []
+    predictor = Predictor(0.0)
+    monkeypatch.setattr(prompt_steps.DifficultyModel, "load", lambda path: predictor)
+    monkeypatch.setattr(predictor, "steps", lambda rows, target: seen.extend(rows.mean(1).tolist()) or [6] * len(rows))
+    with accel.accelerate(pipe, PromptSteps(str(tmp_path))):
+        draw("sd", pipe, steps=9, batch=2)
+    monkeypatch.undo()
+    monkeypatch.setattr(prompt_steps.DifficultyModel, "load", lambda path: Predictor(sum(seen) / 2))
+    alone = [draw("sd", pipe, steps=3 if mean < sum(seen) / 2 else 6, seed=i) for i, mean in enumerate(seen)]
+    assert len(seen) == 2 and seen[0] != seen[1]
+    with accel.accelerate(pipe, PromptSteps(str(tmp_path))) as handle:
+        together = draw("sd", pipe, steps=9, batch=2)
+        assert handle.report().rows_computed < handle.report().rows
+    torch.testing.assert_close(together, torch.cat(alone), atol=ROUNDING, rtol=0)
+
+
+def test_without_a_predictor_the_way_to_one_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="accel difficulty"):
+        accel.accelerate(build("sd"), PromptSteps(str(tmp_path)))
