@@ -291,3 +291,56 @@ def test_another_taker_of_steps_is_refused() -> None:
 def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(AccelError, match=message):
         StepRehash(**settings)
+
+
+# AdaptiveDiffusion's rule
+
+
+def _moves(pipe: DiffusionPipeline, name: str, **kw: Any) -> list[torch.Tensor]:
+    """Mean change of every picture's sample, step by step."""
+    seen: list[torch.Tensor] = []
+    step = pipe.scheduler.step
+
+    def watching(model_output: Any, timestep: Any, sample: torch.Tensor, **rest: Any) -> Any:
+        result = step(model_output, timestep, sample, **rest)
+        seen.append((result[0] - sample).abs().flatten(1).mean(1))
+        return result
+
+    pipe.scheduler.step = watching
+    try:
+        run(case(name), pipe, **kw)
+    finally:
+        del pipe.scheduler.step
+    return seen
+
+
+def test_a_step_is_predicted_while_the_sample_moves_evenly() -> None:
+    """Up to the first predicted step the run is the plain one, so the rule can be followed by hand."""
+    pipe, name = _pipe("sd"), "sd"
+    d = torch.stack(_moves(pipe, name, steps=12))[:, 0]
+    uneven = [float(abs((d[i] + d[i - 2]) / 2 - d[i - 1]) / d[i - 1]) for i in range(2, 11)]
+    for threshold in sorted(uneven)[:3]:
+        first = 3 + next(i for i, value in enumerate(uneven) if value <= threshold * (1 + 1e-6))
+        if first >= 11:  # the last step is computed
+            continue
+        settings = StepRehash(warm_up=1, how="reuse", unevenness=threshold * (1 + 1e-6))
+        strip = _report(pipe, name, settings, steps=12).techniques["rehash"].strip
+        assert strip.index(".") == first
+
+
+def test_an_uneven_path_is_computed_and_each_picture_decides_alone() -> None:
+    pipe, name = _pipe("sd"), "sd"
+    plain = run(case(name), pipe, steps=8)
+    with may_save_nothing(), accel.accelerate(pipe, StepRehash(warm_up=1, how="reuse", unevenness=0.0)) as handle:
+        assert same(run(case(name), pipe, steps=8), plain)
+        assert any("less evenly" in reason for reason in handle.report().techniques["rehash"].declined)
+    with may_save_nothing(), accel.accelerate(pipe, StepRehash(warm_up=1, how="reuse", unevenness=0.5)):
+        singles = [run(case(name), pipe, steps=8, seed=seed) for seed in (0, 1)]
+        together = run(case(name), pipe, steps=8, batch=2)
+    torch.testing.assert_close(together, torch.cat(singles), **ROUNDING)
+
+
+@pytest.mark.parametrize("bad", [-0.1, True])
+def test_unevenness_is_a_number_from_zero_on(bad: Any) -> None:
+    with pytest.raises(AccelError, match="unevenness is a number"):
+        StepRehash(unevenness=bad)
