@@ -10,7 +10,7 @@ from typing import NoReturn
 from accel import __version__
 from accel.errors import AccelError
 
-COMMANDS = ("generate", "bench", "tune", "fit", "calibrate", "check", "plans")
+COMMANDS = ("generate", "bench", "tune", "fit", "calibrate", "schedule", "difficulty", "check", "plans", "app")
 
 _EXAMPLES = """examples:
   accel generate "two green squares and a red star" --compare --seed 7
@@ -48,10 +48,33 @@ _TUNE_EXAMPLE = """examples:
 
 A floor in dB is the mean distance (PSNR) to the plain picture of the same seed with four times the steps. A floor in
 points is how many pictures in a hundred may lose a fact their prompt states; it needs the bundled prompts and model,
-and for a small loss many prompts. Broken off, tuning starts anew: nothing is kept."""
+and for a small loss many prompts. What is measured is kept beside the plan (plan.jsonl): a search that was broken off
+goes on when repeated, also with more minutes or another floor of the same kind."""
+
+_SCHEDULE_EXAMPLE = """example:
+  accel schedule --model tiny --solver dpm++ --steps 10 --out schedule.json
+
+Half of the prompts choose the schedule, the other half judge it; where the solver's own is better, that one is kept.
+The plan is used like any other, also by calls that ask for more steps: they take these."""
 
 _FIT_EXAMPLE = """example:
   accel fit --model tiny --solver dpm++ --n 40 --out fitted.json"""
+
+_DIFFICULTY_EXAMPLE = """example:
+  accel difficulty collect --model tiny --solver dpm++ --n 96 --out out/difficulty
+  accel difficulty evaluate out/difficulty --goal "30 dB"
+  accel difficulty train out/difficulty --goal "30 dB" --out my-predictor
+
+Collecting draws every prompt with every step count from several starting noises, and beside them a long run of the same
+noise; broken off, the same command goes on. Evaluating holds a predictor that reads the text embedding against the best
+constant step count, on prompts it was not trained on, and says whether it is worth having."""
+
+_APP_EXAMPLE = """examples:
+  accel app --open
+  ACCEL_APP_AUTH=me:long-password accel app --host 0.0.0.0 --model tiny ./my-pipeline
+
+Without --host only this machine reaches it. For any other address a user and a password must be set in the environment
+variable ACCEL_APP_AUTH; --force-public does without, for networks in which everybody may use this machine."""
 
 _CHECK_EXAMPLE = """example:
   accel check tiny --plan balanced
@@ -82,8 +105,11 @@ def parser() -> argparse.ArgumentParser:
     _add_tune(commands)
     _add_fit(commands)
     _add_calibrate(commands)
+    _add_schedule(commands)
+    _add_difficulty(commands)
     _add_check(commands)
     commands.add_parser("plans", help="list the presets and techniques", description=_PLANS, allow_abbrev=False)
+    _add_app(commands)
     return main_parser
 
 
@@ -147,6 +173,10 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument("--rounds", type=number, default=5, metavar="N", help="timed rounds (default: 5)")
     command.add_argument("--out", default="out/bench", metavar="DIR", help="folder (default: out/bench)")
     command.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="what changed between two results")
+    command.add_argument("--clip", metavar="FOLDER", help="CLIPScore too, by the CLIP model of this folder or hub id")
+    command.add_argument(
+        "--lpips", choices=("alex", "vgg", "squeeze"), help="LPIPS too, where torchvision and its weights are at hand"
+    )
     _add_subject(command)
 
 
@@ -187,6 +217,22 @@ def _add_fit(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_subject(command, prompts=40)
 
 
+def _add_schedule(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = _command(
+        commands,
+        "schedule",
+        help="choose the steps of a short schedule for one model and solver",
+        description="Choose the steps of a short schedule on a long trajectory, and hold it against the solver's own.",
+        epilog=_SCHEDULE_EXAMPLE,
+    )
+    _add_solver(command)
+    command.add_argument(
+        "--nodes", type=_whole(3, 250), default=48, metavar="N", help="steps of the long runs (default: 48)"
+    )
+    _add_plan_file(command)
+    _add_subject(command, prompts=8)
+
+
 def _add_calibrate(commands: argparse._SubParsersAction[_Parser]) -> None:
     command = _command(
         commands,
@@ -204,6 +250,36 @@ def _add_calibrate(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_subject(command, prompts=4, batch=False)
 
 
+def _add_difficulty(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = _command(
+        commands,
+        "difficulty",
+        help="measure whether a prompt tells how many steps it needs, and train a predictor",
+        description="Learn from the prompt how many steps it needs: collect, evaluate, then train.",
+        epilog=_DIFFICULTY_EXAMPLE,
+    )
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION", title="actions")
+    about = "draw prompts with several step counts and noises"
+    collect = _command(actions, "collect", help=about, description=f"{about.capitalize()}.")
+    collect.add_argument("--counts", type=_rising, default=(4, 6, 8, 10, 12, 16, 20), metavar="A,B", help="step counts")
+    collect.add_argument("--seeds", type=_whole(2, 1000), default=8, metavar="N", help="noises a prompt (default: 8)")
+    collect.add_argument(
+        "--reference", type=_whole(2, 1000), default=64, metavar="N", help="steps of the long run (default: 64)"
+    )
+    collect.add_argument("--out", default="out/difficulty", metavar="DIR", help="(default: out/difficulty)")
+    _add_solver(collect)
+    _add_prompts(collect, prompts=96)
+    collect.add_argument("--batch", type=_whole(1, 100_000), default=16, metavar="N", help="at once (default: 16)")
+    _add_model(collect)
+    parts = {"evaluate": "hold a predictor against constants", "train": "train a predictor on all prompts"}
+    for name, about in parts.items():
+        action = _command(actions, name, help=about, description=f"{about.capitalize()}.")
+        action.add_argument("folder", metavar="DIR", help="what collect wrote")
+        action.add_argument("--goal", default="30 dB", help="'30 dB' to the long run, or facts (default: 30 dB)")
+        if name == "train":
+            action.add_argument("--out", metavar="DIR", help="where the predictor goes (default: beside the curves)")
+
+
 def _add_plan_file(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", default="plan.json", metavar="FILE", help="where the plan goes (default: plan.json)")
 
@@ -215,16 +291,19 @@ def _add_solver(command: argparse.ArgumentParser) -> None:
 def _add_subject(command: argparse.ArgumentParser, prompts: int = 48, batch: bool = True) -> None:
     """What bench, tune and the like draw."""
     number = _whole(1, 100_000)
-    command.add_argument("--prompts", default="bundled", metavar="FILE", help="one per line (default: bundled)")
-    command.add_argument(
-        "--n", type=number, default=prompts, metavar="N", help=f"prompts, one picture each (default: {prompts})"
-    )
+    _add_prompts(command, prompts)
     command.add_argument("--steps", type=_whole(2, 250), default=25, metavar="N", help="of the plans (default: 25)")
     if batch:
         command.add_argument(
             "--batch", type=number, default=8, metavar="N", help="pictures at once, untimed (default: 8)"
         )
     _add_model(command)
+
+
+def _add_prompts(command: argparse.ArgumentParser, prompts: int) -> None:
+    command.add_argument("--prompts", default="bundled", metavar="FILE", help="one per line (default: bundled)")
+    number = _whole(1, 100_000)
+    command.add_argument("--n", type=number, default=prompts, metavar="N", help=f"prompts (default: {prompts})")
 
 
 def _add_model(command: argparse.ArgumentParser) -> None:
@@ -254,6 +333,31 @@ def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_placement(command)
 
 
+def _add_app(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = _command(
+        commands,
+        "app",
+        help="compare, build, edit and tune in the browser",
+        description="Serve the browser app. It needs the extra 'app': pip install \"diffusers-accel[app]\".",
+        epilog=_APP_EXAMPLE,
+    )
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    command.add_argument("--port", type=_whole(1, 65535), metavar="N", help="(default: the first free from 7860 on)")
+    command.add_argument("--open", action="store_true", help="open a browser")
+    command.add_argument(
+        "--model", nargs="+", default=["tiny"], help="what visitors may use: bundled names, folders, hub ids"
+    )
+    command.add_argument("--allow-hub", action="store_true", help="let visitors load any hub id")
+    command.add_argument("--force-public", action="store_true", help="listen to others without a password")
+    command.add_argument(
+        "--max-steps", type=_whole(2, 1000), default=50, metavar="N", help="most steps a visitor gets (default: 50)"
+    )
+    command.add_argument(
+        "--max-size", type=_whole(64, 8192), default=512, metavar="N", help="largest edge in pixels (default: 512)"
+    )
+    _add_placement(command)
+
+
 def _add_placement(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps, … (default: auto)")
     command.add_argument(
@@ -268,6 +372,11 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return convert
+
+
+def _rising(text: str) -> tuple[int, ...]:
+    """``"4,8,12"``; that it rises is checked where it is used."""
+    return tuple(_whole(1, 1000)(part.strip()) for part in text.split(","))
 
 
 def _scale(text: str) -> float:

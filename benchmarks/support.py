@@ -24,7 +24,7 @@ from accel.report import TechniqueReport
 from accel.tables import markdown
 from accel.target import Target
 from accel.technique import Technique
-from tests.contract.plans import SETTINGS
+from tests.contract.plans import APART, SETTINGS
 from tests.families import CASES, case, run
 
 FOUND = Path(__file__).parent / "results" / "support.json"
@@ -61,7 +61,8 @@ Row = dict[str, Verdict]
 def row(name: str) -> dict[str, Row]:
     """The verdicts on the case called ``name``: of the techniques, and of diffusers' caches one by one."""
     pipe = case(name).build()
-    tried = {technique: [registry.find(technique)(), *SETTINGS[technique]] for technique in registry.names()}
+    more = {**SETTINGS, **APART}
+    tried = {technique: [registry.find(technique)(), *more[technique]] for technique in registry.names()}
     techniques = {technique: _verdict(name, pipe, settings) for technique, settings in tried.items()}
     kinds = {} if techniques[NativeCache.name].state == REFUSED else KINDS
     return {"techniques": techniques, "native": {kind: _verdict(name, pipe, tried) for kind, tried in kinds.items()}}

@@ -28,7 +28,10 @@ from accel.technique import Claim, Detach, Technique, positive
 
 @dataclass(frozen=True)
 class PromptSteps(Technique):
-    """Give each prompt the fewest steps with which ``target`` of its pictures are expected to be good enough."""
+    """Give each prompt the fewest steps with which ``target`` of its pictures are expected to be good enough.
+
+    Where a pipeline pads its prompts to the longest of the batch, a prompt's steps may depend on its neighbours.
+    """
 
     name: ClassVar[str] = "prompt_steps"
     summary: ClassVar[str] = "the number of steps chosen for each prompt by a predictor of its difficulty"
@@ -54,13 +57,11 @@ class PromptSteps(Technique):
         return frozenset({"schedule"})
 
     def problems(self, target: Target) -> list[str]:
+        if not Path(self.model, "difficulty.json").is_file():
+            where = repr(self.model) if self.model else "model, which was not given"
+            return [f"prompt_steps: there is no predictor in {where}: train one with `accel difficulty`"]
         if not hasattr(target.pipe, "encode_prompt"):
             return [f"prompt_steps: {type(target.pipe).__name__} has no encode_prompt to read the prompt from"]
-        if not Path(self.model, "difficulty.json").is_file():
-            return [
-                f"prompt_steps: there is no predictor in {self.model or 'model (not given)'!r}: "
-                "train one with `accel difficulty`"
-            ]
         refuse, warn = DifficultyModel.load(Path(self.model)).fingerprint_problems(target)
         for text in warn:
             warnings.warn(f"prompt_steps: {text}", AccelWarning, stacklevel=2)
@@ -97,4 +98,7 @@ class _Choice:
         if features is None:
             self.up_front.decline("the pipeline encoded no prompt, so all pictures take the most steps")
             return [StepPlan(most)]
+        guidance = getattr(self.clock.target.pipe, "guidance_scale", None)
+        for text in self.model.call_problems({"guidance_scale": guidance}):
+            self.up_front.decline(text)
         return [StepPlan(min(most, steps)) for steps in self.model.steps(features, self.settings.target)]

@@ -49,7 +49,7 @@ class Stages(Technique):
     summary: ClassVar[str] = "several denoisers taking turns by noise level, a small one where it suffices"
     source: ClassVar[str] = "arXiv:2402.14167, arXiv:2408.06646, arXiv:2211.01324"
 
-    models: tuple[Any, ...] = (OWN,)
+    models: tuple[Any, ...] = ()
     """From high noise to low: folders or hub ids of pipelines, denoisers themselves, ``""`` for the pipeline's own."""
     switches: tuple[float, ...] = ()
     """Training timesteps below which the next model takes over, falling."""
@@ -57,9 +57,9 @@ class Stages(Technique):
     """A guidance scale for each model, above 1; empty for what the call says."""
 
     def __post_init__(self) -> None:
-        if not self.models or len(self.switches) != len(self.models) - 1:
+        if len(self.switches) != max(0, len(self.models) - 1):
             raise AccelError(
-                f"stages: {len(self.models)} models change at {len(self.models) - 1} switches, not at "
+                f"stages: {len(self.models)} models change at {max(0, len(self.models) - 1)} switches, not at "
                 f"{len(self.switches)}"
             )
         if any(later >= earlier for earlier, later in zip(self.switches, self.switches[1:], strict=False)):
@@ -78,9 +78,11 @@ class Stages(Technique):
     def settings(self) -> dict[str, Any]:
         """Denoisers that were given as objects can be named, but not read back."""
         shown = [f"<{type(m).__name__}>" if isinstance(m, nn.Module) else m for m in self.models]
-        return {**super().settings(), **({"models": shown} if shown != [OWN] else {})}
+        return {**super().settings(), **({"models": shown} if shown else {})}
 
     def problems(self, target: Target) -> list[str]:
+        if not self.models:
+            return ["stages: name the models that take turns"]
         if len(target.denoisers) > 1:
             return [
                 "stages: the pipeline already has several denoisers: " + ", ".join(d.name for d in target.denoisers)

@@ -28,8 +28,8 @@ class Steps(Technique):
     """Or the steps themselves, falling, in training timesteps (999 is nearly all noise with most models)."""
 
     def __post_init__(self) -> None:
-        if (self.count is None) == (not self.timesteps):
-            raise AccelError("steps: give either a count or timesteps")
+        if self.count is not None and self.timesteps:
+            raise AccelError("steps: give either a count or timesteps, not both")
         if self.count is not None:
             positive(self, count=self.count)
         if any(
@@ -42,6 +42,8 @@ class Steps(Technique):
         return frozenset({"schedule"})
 
     def problems(self, target: Target) -> list[str]:
+        if self.count is None and not self.timesteps:
+            return ["steps: say how many steps, with a count or timesteps"]
         can = abilities(target.scheduler)
         reason = can.timesteps if self.timesteps else can.count
         hint = equivalent(target.scheduler) if self.timesteps else None

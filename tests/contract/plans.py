@@ -20,6 +20,7 @@ from accel.caches.table import Row
 from accel.caches.tgate import TGate
 from accel.plan import Plan
 from accel.schedulers.converged import Converged
+from accel.schedulers.deadline import Deadline
 from accel.schedulers.steps import Steps
 from accel.technique import Technique
 
@@ -60,7 +61,7 @@ SETTINGS: dict[str, list[Technique]] = {
     "tgate": [TGate(gate=2), TGate(gate=3, self_interval=2, warm_up=1), TGate(gate=0.5, cutoff="cond")],
 }
 
-APART = {"deadline", "prompt_steps", "stages"}
+APART: dict[str, list[Technique]] = {"deadline": [Deadline(ms=0.001)], "prompt_steps": [], "stages": []}
 """What needs a clock of its own, a trained predictor or a second model: ``tests/schedulers`` has these."""
 
 IDLE: dict[str, Technique] = {
@@ -137,6 +138,8 @@ def idle_parts(plan: Plan, name: str) -> set[str]:
     }  # fmt: skip
     if name == "z-image" and any(isinstance(t, Converged) for t in plan.techniques):
         return {"converged"}  # its batch is a list, whose rows are not told apart
+    if name in FIXED_TAIL | {"z-image"} and any(isinstance(t, Deadline) for t in plan.techniques):
+        return {"deadline"}  # a first run is late where its tail cannot be changed
     claiming = [t for t in plan.techniques if "batch_halves" in t.claims]
     if name in OTHER_LENGTHS and any(isinstance(t, FittedCache) for t in plan.techniques):
         return {"fitted", "fitted guidance"}

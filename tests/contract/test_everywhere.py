@@ -49,7 +49,7 @@ CHOSEN, REFUSED = _choose(), _choose(refusals=True)
 
 
 def test_every_technique_has_settings_here() -> None:
-    assert set(SETTINGS) == set(IDLE) == set(registry.names()) - APART
+    assert set(SETTINGS) == set(IDLE) == set(registry.names()) - set(APART)
     for name, settings in SETTINGS.items():
         assert settings and all(technique.name == name for technique in (*settings, IDLE[name]))
 

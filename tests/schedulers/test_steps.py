@@ -96,7 +96,6 @@ def test_timesteps_that_the_call_brings_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({}, "either a count or timesteps"),
         ({"count": 3, "timesteps": (900.0,)}, "either a count or timesteps"),
         ({"count": 0}, "at least 1"),
         ({"timesteps": (100.0, 900.0)}, "fall from step to step"),
@@ -281,6 +280,9 @@ class Predictor:
 
     def fingerprint_problems(self, target: Any) -> tuple[list[str], list[str]]:
         return [], []
+
+    def call_problems(self, call: Any) -> list[str]:
+        return []
 
 
 def test_each_prompt_gets_its_steps_through_an_ordinary_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
