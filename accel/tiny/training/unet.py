@@ -21,7 +21,7 @@ CAPTION_DROP = 0.1
 """Share of samples trained without a caption, for classifier-free guidance."""
 
 _FOCUS_SHARE = 0.5
-_FOCUS_MEAN, _FOCUS_SPREAD = 0.72, 0.14
+_FOCUS_MEAN, _FOCUS_SPREAD = 0.62, 0.17
 
 
 class UnetTask:
