@@ -72,7 +72,11 @@ class Clock:
                 self._stops.callback(guard(scheduler, method, around))
 
     def _follow_pipeline(self, pipe: Any) -> Callable[[], None]:
-        ends = {"maybe_free_model_hooks": self._on_pipeline_end, "progress_bar": self._on_progress_bar}
+        ends = {
+            "check_inputs": self._on_check_inputs,
+            "maybe_free_model_hooks": self._on_pipeline_end,
+            "progress_bar": self._on_progress_bar,
+        }
         with ExitStack() as undo:
             for name in filter(partial(hasattr, pipe), ends):
                 undo.callback(listen(pipe, name, ends[name]))
@@ -164,6 +168,12 @@ class Clock:
         assert self.run is not None
         first, second = self.run.times[:2]
         return time == first != second
+
+    def _on_check_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """A pipeline's call begins: a scheduler that was swapped is followed before it is asked for its steps."""
+        if self.target.scheduler is not self._scheduler and self.ours():
+            self._finish(aborted=True)
+            self._follow(self.target.scheduler)
 
     def _on_pipeline_end(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Pipelines free their hooks as the last thing: a run that was interrupted, or cut short, ends here."""

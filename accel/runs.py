@@ -28,6 +28,8 @@ class Run:
     sigmas: list[float]
     flow: bool = False
     """Are the sigmas shares of noise, as in flow matching, where the signal is the rest?"""
+    first: int = 0
+    """Steps of the scheduler's schedule that the loop leaves out at its beginning."""
 
     @property
     def steps(self) -> int:
@@ -65,9 +67,8 @@ class Run:
         first = _first_index(scheduler, times, _argument(type(denoiser).forward, "timestep", args, kwargs))
         times = times[first : first + planned] if isinstance(planned, int) and planned > 0 else times[first:]
         whole = _floats(getattr(scheduler, "sigmas", None))
-        return cls(
-            times, _sigmas(scheduler, whole[first : first + len(times)], times), flow=bool(whole) and max(whole) <= 1
-        )
+        sigmas = _sigmas(scheduler, whole[first : first + len(times)], times)
+        return cls(times, sigmas, flow=bool(whole) and max(whole) <= 1, first=first)
 
 
 def calling_pipeline() -> Any:

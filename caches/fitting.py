@@ -29,7 +29,6 @@ from torch import Tensor
 from accel.caches.fitted import FittedCache
 from accel.caches.predict import Axis
 from accel.caches.table import Row, every
-from accel.watching import unchanged, watch
 from accel.clock import Clock
 from accel.errors import AccelError, AccelWarning
 from accel.fingerprint import Fingerprint
@@ -38,6 +37,7 @@ from accel.plan import Plan
 from accel.runs import Run
 from accel.target import Target
 from accel.technique import Detach
+from accel.watching import unchanged, watch
 
 _STEP = 0.05
 """How far along a direction weights are moved to see what it does; they are of the order of one."""

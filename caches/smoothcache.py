@@ -14,13 +14,13 @@ from accel.caches.schedule.curves import ErrorCurves
 from accel.caches.schedule.solving import By, solve
 from accel.caches.schedule.stretching import stretch
 from accel.caches.table import Row, Table
-from accel.watching import Prompt
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.plan import Plan
 from accel.report import Recorder
 from accel.target import Target
 from accel.technique import Claim, Detach, Technique
+from accel.watching import Prompt
 
 _EVERYTHING: frozenset[Claim] = frozenset({"self_attn_outputs", "cross_attn_outputs", "block_outputs"})
 _CLAIMS: Mapping[str, frozenset[Claim]] = {

@@ -23,7 +23,7 @@ from accel.runs import Run
 from accel.schedulers.levels import clean
 from accel.schedulers.probe import abilities, equivalent
 from accel.schedulers.rows import Rows
-from accel.schedulers.schedule import edits, thinned
+from accel.schedulers.schedule import edits, ends_early, out_of_reach, thinned
 from accel.target import Target
 from accel.technique import Claim, Detach, Technique, positive
 
@@ -53,10 +53,12 @@ class Converged(Technique):
     def claims(self) -> frozenset[Claim]:
         """What other techniques count in steps cannot be counted when the steps change under way."""
         return frozenset(
-            {"schedule", "steps", "cross_attn_outputs", "self_attn_outputs", "block_outputs", "batch_halves"}
+            {"schedule", "steps", "cross_attn_outputs", "self_attn_outputs", "block_outputs", "batch_halves", "models"}
         )
 
     def problems(self, target: Target) -> list[str]:
+        if reason := out_of_reach(target.pipe):
+            return [f"converged: {reason}"]
         if reason := abilities(target.scheduler).tail:
             hint = equivalent(target.scheduler)
             return [f"converged: the tail of the schedule cannot be changed: {reason}" + (f"; {hint}" if hint else "")]
@@ -70,8 +72,9 @@ class Converged(Technique):
 class _State:
     """What belongs to one run."""
 
-    begin: int = 0
-    """Steps of the schedule that the pipeline skips."""
+    run: Run | None = None
+    least: float = float("inf")
+    """The smallest change seen."""
     before: torch.Tensor | None = None
     """The clean sample predicted in the step before, all pictures."""
     still: dict[int, int] = field(default_factory=dict)
@@ -97,34 +100,34 @@ class _Watch:
             return undo.pop_all().close
 
     def _begin(self, run: Run) -> None:
-        self.state = _State(begin=len(self.clock.target.scheduler.timesteps) - run.steps)
+        self.state = _State(run)
 
     def _end(self) -> None:
+        if self.state.before is not None and not self.state.finishing:
+            self.recorder.decline(self.settings.name, f"no picture stood still (least change {self.state.least:.2g})")
         self.state = _State()
 
     @torch.no_grad()
     def _stepped(self, output: torch.Tensor, sample: torch.Tensor) -> None:
         step, state = self.clock.step, self.state
-        if self._left(step) <= self.settings.tail:
+        if self._left(step) <= self.settings.tail or len(state.finishing) == len(sample):
             return
-        if problem := self.rows.problem or edits(self.clock.target.scheduler):
+        scheduler = self.clock.target.scheduler
+        if problem := self.rows.problem or edits(scheduler) or ends_early(scheduler, self.clock.run):
             return self.recorder.decline(self.settings.name, problem)
-        now = self._clean(output, sample)
+        now = clean(scheduler, output, sample, self.clock.time)
         change = _change(now, state.before)
-        state.before = now
+        state.before, state.least = now, min([state.least, *change])
         for picture, moved in enumerate(change):
             still = moved <= self.settings.threshold
             state.still[picture] = state.still.get(picture, 0) + 1 if still else 0
         ready = {p for p, count in state.still.items() if count >= self.settings.patience} - state.finishing
         if ready and step + 1 >= self.settings.warm_up:
-            self._finish(ready, len(sample), state.begin + step + 1)
+            assert state.run is not None
+            self._finish(ready, len(sample), state.run.first + step + 1)
 
     def _left(self, step: int) -> int:
         return self.clock.steps - step - 1
-
-    def _clean(self, output: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
-        shown = output[:, : sample.shape[1]] if output.ndim > 2 else output  # a learned variance comes last
-        return clean(self.clock.target.scheduler, shown.float(), sample.float(), self.clock.time)
 
     def _finish(self, pictures: set[int], batch: int, done: int) -> None:
         self.state.finishing |= pictures

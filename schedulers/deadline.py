@@ -20,7 +20,7 @@ from accel.clock import Clock
 from accel.errors import AccelError
 from accel.handle import crowded
 from accel.report import Recorder
-from accel.schedulers.schedule import StepPlan, edits, thinned
+from accel.schedulers.schedule import StepPlan, edits, ends_early, out_of_reach, thinned
 from accel.schedulers.upfront import UpFront
 from accel.target import Target
 from accel.technique import Claim, Detach, Technique, positive
@@ -54,7 +54,8 @@ class Deadline(Technique):
         return frozenset({"schedule"})
 
     def problems(self, target: Target) -> list[str]:
-        return []
+        reason = out_of_reach(target.pipe)
+        return [f"deadline: {reason}"] if reason else []
 
     def attach(self, target: Target, clock: Clock, recorder: Recorder) -> Detach:
         return _Watch(self, clock, recorder).attach()
@@ -76,8 +77,7 @@ class _Watch:
 
     def __init__(self, settings: Deadline, clock: Clock, recorder: Recorder) -> None:
         self.settings, self.clock, self.recorder = settings, clock, recorder
-        self.known: dict[Kind, float] = {}
-        self.latest: Kind | None = None
+        self.known: tuple[Kind, float] | None = None  # of the latest run: its kind, and the time of a step
         self.state = _State()
         self.up_front = UpFront(settings.name, self._choose, clock, recorder)
         self.up_front.rows.called, self.up_front.rows.stepped = self._called, self._stepped
@@ -90,8 +90,8 @@ class _Watch:
             return undo.pop_all().close
 
     def _choose(self, asked: int) -> list[StepPlan]:
-        self.state = _State(guessed=self.latest)
-        return [StepPlan(self._fitting(self.known[self.latest])) if self.latest else StepPlan()]
+        self.state = _State(guessed=self.known[0] if self.known else None)
+        return [StepPlan(self._fitting(self.known[1])) if self.known else StepPlan()]
 
     def _fitting(self, seconds: float, spent: float = 0.0, done: int = 0) -> int:
         """Steps of so many ``seconds`` for which there is time, after ``done`` that took ``spent``."""
@@ -101,6 +101,8 @@ class _Watch:
         if self.state.kind is None:
             self.state.kind = (call.denoiser.name, call.batch, call.sample)
             self.state.ends.append(time.perf_counter())
+            if self.state.guessed not in (None, self.state.kind):
+                self.recorder.decline(self.settings.name, "the steps were chosen for a batch or size of another kind")
 
     def _stepped(self, output: torch.Tensor, sample: torch.Tensor) -> None:
         if sample.is_cuda:
@@ -115,10 +117,12 @@ class _Watch:
         left = self._fitting(self._step_time(), ends[-1] - ends[0], done)
         if left >= self.clock.steps - done:
             return
-        problem = edits(scheduler) or self.up_front.rows.problem
+        problem = edits(scheduler) or self.up_front.rows.problem or ends_early(scheduler, self.clock.run)
         if problem := problem or ("another technique counts in steps" if crowded(self.clock.target.pipe) else None):
             return self.recorder.decline(self.settings.name, f"only the next run is on time: {problem}")
-        before = len(scheduler.timesteps) - self.clock.steps + done
+        assert self.clock.run is not None
+        before = self.clock.run.first + done
+        self.recorder.left_out(self.settings.name, 0, done - self.clock.steps)  # from here on each call is a cell
         self.up_front.rows.divide(range(batch), batch, lambda own: thinned(own, before, left), before)
 
     def _step_time(self) -> float:
@@ -127,6 +131,5 @@ class _Watch:
 
     def _end(self) -> None:
         if self.state.kind is not None and len(self.state.ends) >= _MEASURED + 2:
-            self.latest = self.state.kind
-            self.known[self.latest] = self._step_time()
+            self.known = self.state.kind, self._step_time()
         self.state = _State()

@@ -56,12 +56,16 @@ def is_variance_exploding(scheduler: Any) -> bool:
 
 
 def clean(scheduler: Any, output: torch.Tensor, sample: torch.Tensor, time: float) -> torch.Tensor:
-    """The clean sample x0 that ``output`` predicts from ``sample``, the one that ``step`` is given.
+    """The clean sample x0 that ``output`` predicts from ``sample``, the one that ``step`` is given; at least float32.
+
+    Channels that the sample has not (a learned variance) come last and are left out.
 
     Raises:
         ValueError: for a prediction type that is not known.
     """
     signal, noise = level(scheduler, time)
+    precise = torch.promote_types(sample.dtype, torch.float32)
+    output, sample = output.to(precise)[:, : sample.shape[1]] if output.ndim > 2 else output, sample.to(precise)
     x = sample * signal if is_variance_exploding(scheduler) else sample
     kind = "flow_prediction" if is_flow(scheduler) else scheduler.config.get("prediction_type", "epsilon")
     if kind == "epsilon":

@@ -76,7 +76,7 @@ class Optimised:
     @property
     def gain(self) -> float:
         """In dB."""
-        return 10 * math.log10(self.before / self.after)
+        return 10 * math.log10(self.before / self.after) if self.after else math.inf
 
     def __str__(self) -> str:
         kept = "it is kept" if self.after < self.before else "the solver's own schedule is kept"

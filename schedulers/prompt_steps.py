@@ -19,7 +19,7 @@ from accel.errors import AccelError, AccelWarning
 from accel.report import Recorder
 from accel.schedulers.difficulty.features import pooled
 from accel.schedulers.difficulty.model import DifficultyModel
-from accel.schedulers.schedule import StepPlan
+from accel.schedulers.schedule import StepPlan, out_of_reach
 from accel.schedulers.upfront import UpFront
 from accel.tap import listen
 from accel.target import Target
@@ -60,6 +60,8 @@ class PromptSteps(Technique):
         if not Path(self.model, "difficulty.json").is_file():
             where = repr(self.model) if self.model else "model, which was not given"
             return [f"prompt_steps: there is no predictor in {where}: train one with `accel difficulty`"]
+        if reason := out_of_reach(target.pipe):
+            return [f"prompt_steps: {reason}"]
         if not hasattr(target.pipe, "encode_prompt"):
             return [f"prompt_steps: {type(target.pipe).__name__} has no encode_prompt to read the prompt from"]
         refuse, warn = DifficultyModel.load(Path(self.model)).fingerprint_problems(target)
@@ -83,13 +85,22 @@ class _Choice:
     def attach(self) -> Detach:
         """Listen to the pipeline; returns what undoes it."""
         with ExitStack() as undo:
-            undo.callback(listen(self.clock.target.pipe, "encode_prompt", self._read))
+            pipe = self.clock.target.pipe
+            undo.callback(listen(pipe, "encode_prompt", self._read))
+            if hasattr(pipe, "check_inputs"):
+                undo.callback(listen(pipe, "check_inputs", self._forget))
             undo.callback(self.up_front.attach())
             return undo.pop_all().close
 
+    def _forget(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """A call begins: what an earlier one encoded, and then broke off, is none of its business."""
+        if self.clock.ours():
+            self.features = None
+
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         embeds = result[0] if isinstance(result, (tuple, list)) else result
-        if isinstance(embeds, torch.Tensor) and embeds.ndim == 3:
+        first = self.features is None and self.clock.ours()  # some encode the negative prompt after it
+        if first and isinstance(embeds, torch.Tensor) and embeds.ndim == 3:
             self.features = pooled(embeds)
 
     def _choose(self, asked: int) -> list[StepPlan]:

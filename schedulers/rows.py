@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,13 +20,14 @@ import torch
 
 from accel.calls import Call, Proceed, narrowed
 from accel.clock import Clock
+from accel.errors import AccelError, AccelWarning
 from accel.report import Recorder
 from accel.target import Target
 from accel.tensors import Tree, map_tensors, rows, tensors
 
 _TIMES = ("timestep", "timesteps", "t", "timestep_ratio")
 
-Form = Callable[[float, float], float]
+Form = Callable[[Any, float], Any]
 """What a pipeline hands to its denoiser for a timestep, and the number of training timesteps."""
 
 _FORMS: tuple[Form, ...] = (lambda t, whole: t, lambda t, whole: t / whole, lambda t, whole: 1 - t / whole)
@@ -77,6 +79,7 @@ class Rows:
         self.groups: list[Group] = []
         self.pictures = 0
         self._form: Form | None = None
+        self._batch = 1
         self._answer: Tree = None  # zeros in the shape of the denoiser's output, for calls that nobody needs
         self.problem: str | None = "no denoiser call was seen"
         self.called: Callable[[Call], None] | None = None
@@ -84,10 +87,16 @@ class Rows:
     def attach(self) -> Callable[[], None]:
         """Stand around the scheduler and the denoisers; returns what undoes it."""
         with ExitStack() as undo:
-            undo.callback(self.clear)
+            undo.callback(self._leave)
             undo.callback(self.clock.guard_scheduler(step=self._step, scale_model_input=self._scale))
             undo.callback(self.clock.subscribe(lambda run: None, self.clear, self._around, outermost=True))
             return undo.pop_all().close
+
+    def _leave(self) -> None:
+        if self.groups and self.clock.run is not None:
+            text = "the plan was removed while pictures followed schedules of their own: draw this run again"
+            warnings.warn(text, AccelWarning, stacklevel=2)
+        self.clear()
 
     def clear(self) -> None:
         """Back to the pipeline's own scheduler for all rows."""
@@ -135,13 +144,21 @@ class Rows:
         if not self._mine():
             return proceed(*args, **kwargs)
         given = _bound(self.clock.target.scheduler, args, kwargs)
+        moving = not self.groups or bool(self._active())
+        if not self.groups and self._batch % len(given["sample"]):
+            self.problem = "the solver steps other rows than the denoiser is given"
         result = self._stepped(given) if self.groups else proceed(*args, **kwargs)
-        if self.stepped:
+        if self.stepped and moving:
             self.stepped(given["model_output"], given["sample"])
         return result
 
     def _stepped(self, given: dict[str, Any]) -> Any:
         batch = len(given["sample"])
+        if batch != self.pictures:
+            raise AccelError(
+                f"{self.technique}: the solver steps {batch} rows for {self.pictures} pictures, so these cannot take "
+                "different steps in one batch: draw them one by one"
+            )
         whole: Tree = None
         for group in self._active():
             part = {name: _of(value, batch, group.pictures) for name, value in given.items()}
@@ -162,6 +179,7 @@ class Rows:
     def _around(self, call: Call, proceed: Proceed, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
         if self.called:
             self.called(call)
+        self._batch = call.batch
         if self.clock.step == 0 and self._form is None:
             self.problem = self._read(call, args, kwargs)
             if self.problem and self.groups:
@@ -171,11 +189,12 @@ class Rows:
                 self.groups = []
         if not self.groups:
             return self._remember(proceed(*args, **kwargs))
-        times = {picture: float(group.time) for group in self._active() for picture in group.pictures}
+        now = [(float(group.time), group.pictures) for group in self._active()]
+        times = {picture: time for time, pictures in now for picture in pictures}
         keep = [row for row in range(call.batch) if row % self.pictures in times]
         self.recorder.cell(self.technique, predicted=not keep, lighter=0 < len(keep) < call.batch)
         if not keep:
-            return map_tensors(torch.Tensor.clone, self._answer)
+            return map_tensors(lambda t: t.new_zeros(call.batch, *t.shape[1:]), self._answer)
         args, kwargs = self._at(args, kwargs, call, [times.get(row % self.pictures, 0.0) for row in range(call.batch)])
         if len(keep) == call.batch:
             return self._remember(proceed(*args, **kwargs))
@@ -196,7 +215,7 @@ class Rows:
 
     def _remember(self, output: Tree) -> Tree:
         if self._answer is None:
-            self._answer = map_tensors(lambda t: t.new_zeros(()).expand(t.shape), output)
+            self._answer = map_tensors(lambda t: t.new_zeros(()).expand(t.shape), output)  # a shape, no memory
         return output
 
     def _at(self, args: Any, kwargs: Any, call: Call, times: Sequence[float]) -> tuple[Any, Any]:
@@ -204,8 +223,8 @@ class Rows:
         assert self._form is not None
         name, value = time_argument(call.denoiser.module, args, kwargs)
         whole = self.clock.target.scheduler.config.get("num_train_timesteps", 1000)
-        own = torch.tensor([self._form(t, whole) for t in times], dtype=torch.float64)
-        own = own.to(value.device, value.dtype) if isinstance(value, torch.Tensor) else own.float()
+        dtype = value.dtype if isinstance(value, torch.Tensor) else torch.float32
+        own = self._form(torch.tensor(times, dtype=torch.float64).to(call.sample[0][2], dtype), whole)
         if name in kwargs:
             return args, {**kwargs, name: own}
         place = _names(call.denoiser.module).index(name)
@@ -214,6 +233,10 @@ class Rows:
 
 def unfit(target: Target) -> str | None:
     """Why the pictures of a batch cannot go different ways; ``None`` when they can."""
+    if len(target.denoisers) > 1:
+        return "the pipeline chooses between its denoisers by its own timestep"
+    if "mask_image" in inspect.signature(type(target.pipe).__call__).parameters:
+        return "the pipeline blends in a picture with the noise of its own timestep"
     if target.helpers:
         return f"{' and '.join(target.helpers)} is given one timestep for the whole batch"
     scheduler = type(target.scheduler)
@@ -235,8 +258,10 @@ def form_of(scheduler: Any, value: Any, time: float) -> Form | None:
     if value is None or (isinstance(value, torch.Tensor) and value.ndim > 1):
         return None  # one timestep for each token
     number = float(value.flatten()[0]) if isinstance(value, torch.Tensor) else float(value)
+    exact = isinstance(value, torch.Tensor) and value.is_floating_point()
+    apart = max(1e-3, torch.finfo(value.dtype).eps if exact else 0.0)
     whole = scheduler.config.get("num_train_timesteps", 1000)
-    return next((form for form in _FORMS if abs(form(time, whole) - number) <= 1e-3 * max(1.0, abs(number))), None)
+    return next((form for form in _FORMS if abs(form(time, whole) - number) <= apart * max(1.0, abs(number))), None)
 
 
 def _names(module: torch.nn.Module) -> list[str]:

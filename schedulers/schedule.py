@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from accel.runs import Run
 from accel.schedulers.levels import sigma, unreadable
 
 
@@ -23,12 +24,10 @@ class StepPlan:
     Attributes:
         count: Number of steps, in the scheduler's own spacing; ``None`` for as many as the call asks for.
         timesteps: Or the steps themselves, falling, in training timesteps.
-        reason: Who chose them and why, for the report.
     """
 
     count: int | None = None
     timesteps: tuple[float, ...] = ()
-    reason: str = ""
 
     def steps(self, asked: int) -> int:
         """How many steps this is where the call asks for ``asked``."""
@@ -73,6 +72,14 @@ class Asked:
         return changed
 
 
+def out_of_reach(pipe: Any) -> str | None:
+    """Why a schedule of ours would not reach all of the pipeline's loop; ``None`` when it would."""
+    call = inspect.unwrap(type(pipe).__call__)
+    if "deepcopy" in getattr(getattr(call, "__code__", None), "co_names", ()):
+        return f"{type(pipe).__name__} also drives copies of its scheduler, which no plan reaches"
+    return None
+
+
 def edits(scheduler: Any) -> str | None:
     """Why the timesteps of ``scheduler`` cannot be rewritten after ``set_timesteps``; ``None`` when they can.
 
@@ -86,7 +93,16 @@ def edits(scheduler: Any) -> str | None:
         return f"{name} computes its next timestep from the number of steps"
     if times is None or len(sigmas) != len(times) + 1:
         return f"{name} has not one noise level for each of its steps"
+    if times[0] < times[-1]:
+        return f"{name}'s timesteps rise"
     return unreadable(scheduler)
+
+
+def ends_early(scheduler: Any, run: Run | None) -> str | None:
+    """Whether the loop leaves its schedule before the end, so that a new tail would take it too far."""
+    if run is not None and run.first + run.steps == len(scheduler.timesteps):
+        return None
+    return "the run ends before its schedule does"
 
 
 def rewrite(scheduler: Any, timesteps: Sequence[float], done: int = 0) -> None:

@@ -7,6 +7,7 @@ large one the details; Hybrid SD (arXiv:2408.06646) the reverse, so that the sma
 
 from __future__ import annotations
 
+import inspect
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,8 @@ class Stages(Technique):
                 "stages: the pipeline already has several denoisers: " + ", ".join(d.name for d in target.denoisers)
             ]
         problems = [f"stages: {text}" for model in self.models if model != OWN for text in _unlike(target, model)]
-        if self.guidance and not hasattr(type(target.pipe), "guidance_scale"):
+        call = inspect.unwrap(type(target.pipe).__call__)
+        if self.guidance and "guidance_scale" not in call.__code__.co_names:
             problems.append(f"stages: {type(target.pipe).__name__} does not look at its guidance scale in every step")
         return problems
 
@@ -126,7 +128,10 @@ class _Route:
         if self._asked is not None and self._asked > 1:
             self.clock.target.pipe._guidance_scale = self.settings.guidance[stage]
         self.recorder.cell(self.settings.name, predicted=False, lighter=network is not None)
-        return proceed(*args, **kwargs) if network is None else network(*args, **kwargs)
+        if network is None:
+            return proceed(*args, **kwargs)
+        self.recorder.computed(call.batch)
+        return network.to(call.sample[0][2])(*args, **kwargs)  # offloading moves only the pipeline's own
 
 
 def _unlike(target: Target, model: str | nn.Module) -> list[str]:

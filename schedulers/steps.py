@@ -9,7 +9,7 @@ from accel.clock import Clock
 from accel.errors import AccelError
 from accel.report import Recorder
 from accel.schedulers.probe import abilities, equivalent
-from accel.schedulers.schedule import StepPlan
+from accel.schedulers.schedule import StepPlan, out_of_reach
 from accel.schedulers.upfront import UpFront
 from accel.target import Target
 from accel.technique import Claim, Detach, Technique, positive
@@ -32,9 +32,8 @@ class Steps(Technique):
             raise AccelError("steps: give either a count or timesteps, not both")
         if self.count is not None:
             positive(self, count=self.count)
-        if any(
-            later >= earlier or later < 0 for earlier, later in zip(self.timesteps, self.timesteps[1:], strict=False)
-        ):
+        falls = all(later < earlier for earlier, later in zip(self.timesteps, self.timesteps[1:], strict=False))
+        if self.timesteps and not (falls and self.timesteps[-1] >= 0):
             raise AccelError(f"steps: timesteps fall from step to step and are not negative, unlike {self.timesteps}")
 
     @property
@@ -44,6 +43,11 @@ class Steps(Technique):
     def problems(self, target: Target) -> list[str]:
         if self.count is None and not self.timesteps:
             return ["steps: say how many steps, with a count or timesteps"]
+        if reason := out_of_reach(target.pipe):
+            return [f"steps: {reason}"]
+        most = target.scheduler.config.get("num_train_timesteps", 1000)
+        if self.timesteps and self.timesteps[0] > most:
+            return [f"steps: timestep {self.timesteps[0]:g} is beyond the {most} that the model was trained with"]
         can = abilities(target.scheduler)
         reason = can.timesteps if self.timesteps else can.count
         hint = equivalent(target.scheduler) if self.timesteps else None

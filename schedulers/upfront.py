@@ -78,6 +78,7 @@ class UpFront:
     def _apply(self, plans: list[StepPlan], longest: StepPlan, asked: Asked, proceed: Callable[..., Any]) -> Any:
         scheduler, count = self.clock.target.scheduler, longest.steps(asked.count)
         if count == asked.count and not longest.timesteps:
+            self.decline("the call asks for no more steps than that")
             result = proceed(**asked.arguments)
         else:
             result = proceed(**asked.at(count))
@@ -102,22 +103,26 @@ class UpFront:
             for _ in range(count):
                 self.recorder.decline(self.technique, reason)
         self._reasons.clear()
-        planned = round(run.steps * self.asked / self.given) if self.given else run.steps
-        self.recorder.left_out(self.technique, max(0, planned - run.steps), run.steps)
-        if self._plans:
-            self._divide(run)
+        plans, self._plans = self._plans, []
+        if not self.given:
+            return self.recorder.decline(self.technique, "the loop was begun before the plan could choose its steps")
+        planned = round(run.steps * self.asked / self.given)
+        self.recorder.left_out(self.technique, max(0, planned - run.steps), 0 if plans else run.steps)
+        if plans:
+            self._divide(run, plans)
+        self.given = 0  # said anew before every run
 
-    def _divide(self, run: Run) -> None:
+    def _divide(self, run: Run, plans: list[StepPlan]) -> None:
         """Pictures that take fewer steps than the longest run get a scheduler of their own."""
         problem = "the run begins in the middle of its schedule" if run.steps < self.given else None
         problem = problem or unfit(self.clock.target)
         if problem := problem or ("another technique counts in steps" if crowded(self.clock.target.pipe) else None):
             return self.recorder.decline(self.technique, f"all pictures take the most steps that one needs: {problem}")
         by_plan: dict[StepPlan, list[int]] = {}
-        for picture, plan in enumerate(self._plans):
+        for picture, plan in enumerate(plans):
             by_plan.setdefault(plan, []).append(picture)
         for plan, pictures in by_plan.items():
-            self.rows.divide(pictures, len(self._plans), partial(self._follow, plan), 0)
+            self.rows.divide(pictures, len(plans), partial(self._follow, plan), 0)
 
     def _follow(self, plan: StepPlan, scheduler: Any) -> None:
         scheduler.set_timesteps(**self._shorter(plan.steps(self.asked)))

@@ -17,7 +17,6 @@ from torch import nn
 from accel.caches.dynamic.indicators import LABEL
 from accel.caches.dynamic.magnitudes import Ratios
 from accel.caches.dynamic.streams import Ear, Inputs, minus, named, pair, stretch
-from accel.watching import Prompt, unchanged, watch
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.hooks import install
@@ -26,6 +25,7 @@ from accel.sites import Site
 from accel.target import Target
 from accel.technique import Detach
 from accel.tensors import Tree, signature, tensors
+from accel.watching import Prompt, unchanged, watch
 
 
 def calibrate_ratios(

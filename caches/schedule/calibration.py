@@ -22,7 +22,6 @@ from torch import nn
 from accel.caches.predict import Axis, check_how, lagrange, predict
 from accel.caches.schedule.curves import Curve, ErrorCurves, Lags, lags
 from accel.caches.schedule.names import KINDS, sites_of
-from accel.watching import Prompt, unchanged, watch
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.fingerprint import Fingerprint
@@ -32,6 +31,7 @@ from accel.sites import Site
 from accel.target import Target
 from accel.technique import Detach
 from accel.tensors import Tree, map_tensors, signature, tensors
+from accel.watching import Prompt, unchanged, watch
 
 
 def calibrate(

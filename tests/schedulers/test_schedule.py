@@ -63,6 +63,11 @@ def test_a_solver_that_loses_its_way_is_found_out() -> None:
     assert can.tail is not None and "loses its way" in can.tail
 
 
+def test_timesteps_that_rise_are_not_taken() -> None:
+    can = abilities(diffusers.FlowMatchEulerDiscreteScheduler(invert_sigmas=True))
+    assert can.timesteps is not None and "rise" in can.timesteps and can.tail == can.timesteps
+
+
 def test_duplicate_timesteps_are_refused() -> None:
     """A known failure of diffusers: rounded spacings meet, and the solver runs out of its table."""
     scheduler = diffusers.DPMSolverMultistepScheduler(beta_schedule="squaredcos_cap_v2", use_karras_sigmas=True)

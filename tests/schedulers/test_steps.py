@@ -158,6 +158,8 @@ def test_the_order_of_a_batch_does_not_matter() -> None:
     [
         ("sd-img2img", "begins in the middle of its schedule"),  # the noise was added for one schedule
         ("sd-controlnet", "controlnet is given one timestep"),
+        ("sd-inpaint", "begins in the middle of its schedule"),
+        ("wan-two-experts", "chooses between its denoisers"),
         ("z-image", "a list with one tensor for each row"),
     ],
 )
@@ -176,6 +178,25 @@ def test_with_a_cache_a_batch_takes_the_most_steps() -> None:
         with choosing(pipe, 6, 4) as handle:
             assert torch.equal(draw("sd", pipe, steps=9, batch=2), wanted)
             assert any("counts in steps" in reason for reason in handle.report().techniques["steps"].declined)
+
+
+def test_inpainting_at_full_strength_takes_the_most_steps() -> None:
+    """The pipeline blends in the picture with the noise of its own step."""
+    pipe = build("sd-inpaint")
+    plain = draw("sd-inpaint", pipe, steps=6, batch=2, strength=1.0)
+    with choosing(pipe, 6, 3) as handle:
+        assert torch.equal(draw("sd-inpaint", pipe, steps=9, batch=2, strength=1.0), plain)
+        assert any("blends in" in declined for declined in handle.report().techniques["steps"].declined)
+
+
+def test_a_swapped_scheduler_is_followed_at_once() -> None:
+    pipe = build("sd")
+    with accel.accelerate(pipe, Steps(3)) as handle:
+        draw("sd", pipe, steps=9)
+        with_scheduler(pipe, "dpm++")
+        swapped = draw("sd", pipe, steps=9)
+        assert handle.report().steps_run == 3 and handle.report().techniques["steps"].predicted == 6
+    assert torch.equal(swapped, draw("sd", pipe, steps=3))
 
 
 # --- converged -------------------------------------------------------------------------------------------------------
@@ -212,6 +233,28 @@ def test_a_picture_that_never_stands_still_is_plain() -> None:
         assert torch.equal(draw("sd", pipe, steps=9), plain)
 
 
+def test_a_run_that_ends_before_its_schedule_keeps_it() -> None:
+    pipe = build("sdxl")
+    plain = draw("sdxl", pipe, steps=10, denoising_end=0.6)
+    with saving_nothing(), accel.accelerate(pipe, EAGER) as handle:
+        assert torch.equal(draw("sdxl", pipe, steps=10, denoising_end=0.6), plain)
+        assert any("ends before its schedule" in text for text in handle.report().techniques["converged"].declined)
+
+
+def test_guidance_may_end_while_finished_pictures_wait() -> None:
+    pipe = build("sd")
+
+    def without(pipe: Any, step: int, time: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        if step == 6:
+            pipe._guidance_scale = 0.0
+            kwargs["prompt_embeds"] = kwargs["prompt_embeds"].chunk(2)[-1]
+        return kwargs
+
+    callback = {"callback_on_step_end": without, "callback_on_step_end_tensor_inputs": ["prompt_embeds"]}
+    with accel.accelerate(pipe, EAGER):
+        assert draw("sd", pipe, steps=9, batch=2, **callback).isfinite().all()
+
+
 def test_the_tail_of_a_solver_that_takes_none_is_refused() -> None:
     for solver, reason in (("ddim", "number of steps"), ("heun", "two steps for each timestep")):
         with pytest.raises(Refused, match=reason):
@@ -226,37 +269,35 @@ def test_what_counts_in_steps_cannot_be_combined() -> None:
 # --- deadline --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock on which everything takes ten seconds."""
-    now = iter(range(0, 1_000_000, 10))
-    monkeypatch.setattr("accel.schedulers.deadline.time", SimpleNamespace(perf_counter=lambda: float(next(now))))
+def slow(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A clock on which a call of the denoiser takes ten seconds, and nothing else any time."""
+    calls: list[int] = []
+    first = next(module for module in pipe.unet.modules() if not list(module.children()))
+    first.register_forward_hook(lambda module, args, output: calls.append(1))
+    monkeypatch.setattr("accel.schedulers.deadline.time", SimpleNamespace(perf_counter=lambda: 10.0 * len(calls)))
+    return pipe
 
 
-@pytest.mark.usefixtures("slow")
-def test_a_deadline_is_met_in_the_first_run_and_known_before_the_second() -> None:
-    pipe = build("sd")
+def test_a_deadline_is_met_in_the_first_run_and_known_before_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = slow(build("sd"), monkeypatch)
     with accel.accelerate(pipe, Deadline(ms=65_000, least=2)) as handle:
         draw("sd", pipe, steps=12)
-        first = handle.report()
-        second = draw("sd", pipe, steps=12)
-        assert handle.report().steps_run == 6
-    assert first.calls_computed == 6
-    assert torch.equal(second, draw("sd", pipe, steps=6))
+        assert handle.report().calls_computed == 6 and handle.report().steps_run == 12
+        later = [draw("sd", pipe, steps=12) for _ in range(3)]
+        assert handle.report().calls_computed == handle.report().steps_run == 6
+    assert all(torch.equal(each, draw("sd", pipe, steps=6)) for each in later)
 
 
-@pytest.mark.usefixtures("slow")
-def test_a_deadline_never_takes_fewer_than_the_least() -> None:
-    pipe = build("sd")
+def test_a_deadline_never_takes_fewer_than_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = slow(build("sd"), monkeypatch)
     with accel.accelerate(pipe, Deadline(ms=1, least=5)) as handle:
         for _ in range(2):
             draw("sd", pipe, steps=12)
             assert handle.report().calls_computed == 5
 
 
-@pytest.mark.usefixtures("slow")
-def test_where_the_tail_cannot_be_changed_the_next_run_is_on_time() -> None:
-    pipe = build("sd", "ddim")
+def test_where_the_tail_cannot_be_changed_the_next_run_is_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = slow(build("sd", "ddim"), monkeypatch)
     with accel.accelerate(pipe, Deadline(ms=65_000)) as handle:
         with pytest.warns(AccelWarning, match="only the next run is on time"):
             draw("sd", pipe, steps=12)
