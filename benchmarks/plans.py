@@ -69,12 +69,12 @@ _WEIGHTS = "Drawn with the weights of the denoiser's first training run, whose f
 
 _EXPLAINED = """- *Speed-up*: of one picture, all arms taking turns; median over the rounds, with its 95 % interval.
 - *PSNR*, *SSIM*: to the plain picture of the same seed and solver with four times the steps; mean over prompts.
-- *MS-SSIM*: SSIM over five scales, for pictures of 176 pixels a side and more; below the table it says when they are smaller.
-- *CLIPScore* (`--clip FOLDER`): `100 · max(cos, 0)` of picture and prompt, by a CLIP model of yours; the paper's own scale is
-  2.5. *LPIPS* (`--lpips alex`): to the long run, where torchvision and its weights are at hand. Nothing is downloaded unless
-  a hub id is named, and what is missing is said before anything is drawn.
-- *FID (real: x)*: Fréchet distance to rendered scenes; x is that of as many other rendered ones. Its size depends on the
-  number of pictures, so only the two together say something; KID does not have that bias.
+- *MS-SSIM*: SSIM over five scales, for pictures of 176 pixels a side and more; else a line below the table says so.
+- *CLIPScore* (`--clip FOLDER`): `100 · max(cos, 0)` of picture and prompt, by a CLIP model of yours; the paper's own
+  scale is 2.5. *LPIPS* (`--lpips alex`): to the long run, where torchvision and its weights are at hand. Nothing is
+  downloaded unless a hub id is named, and what is missing is said before anything is drawn.
+- *FID (real: x)*: Fréchet distance to rendered scenes; x is that of as many other rendered ones. Its size depends on
+  the number of pictures, so only the two together say something; KID does not have that bias.
 - *All facts right*: share of pictures in which the reader finds every fact the prompt states.
 - *KID*: distance to rendered scenes in the reader's features.
 - *Frontier gain*: the time the plain pipeline needs for the same PSNR, by taking fewer steps with the best solver, over
