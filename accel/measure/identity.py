@@ -30,10 +30,18 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checksum(parts: Iterable[Any]) -> str:
-    """Tells one set of weights from another by a few values of every parameter; what is no module is passed over."""
+    """Tells one set of weights from another by a few values of every parameter; what is no module is passed over.
+
+    Parameters that are offloaded, and so not there, count by their shape.
+    """
     mark = 0
     for part in parts:
         if isinstance(part, torch.nn.Module):
             for parameter in part.parameters():
-                mark = zlib.crc32(parameter.detach().flatten()[:16].float().cpu().numpy().tobytes(), mark)
+                values = str(parameter.shape).encode() if parameter.is_meta else _first(parameter)
+                mark = zlib.crc32(values, mark)
     return f"{mark:08x}"
+
+
+def _first(parameter: torch.Tensor) -> bytes:
+    return parameter.detach().flatten()[:16].float().cpu().numpy().tobytes()

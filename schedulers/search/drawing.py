@@ -109,6 +109,11 @@ class Painter:
             given = [starts[row] for row in rows]
             route = Route(stop) if entries is None else _route(entries, rows, begin, stop, enter=True)
             pictures, walk = self._walk(given, route)
+            if len(walk.times) <= stop:
+                raise AccelError(
+                    f"the loop takes {len(walk.times)} solver steps, so nothing is left after a preview at step "
+                    f"{stop}: give more steps, or leave strength out"
+                )
             found = scored(self.verifier, pictures, self.prompt)
             assert walk.sample is not None
             parts.append(Glimpse(given, found, pictures, walk.sample, walk.lanes, walk.times))
