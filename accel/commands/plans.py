@@ -13,7 +13,7 @@ def run(options: argparse.Namespace) -> int:
     with console.quiet_libraries():
         text = f"{_presets()}\n\n{_techniques()}"
     print(text)
-    print("\nJoin several with +, for example --plan deepcache+guidance; settings go into a plan file (.json).")
+    print("\nJoin several with +, settings in brackets: --plan 'deepcache(interval=3)+guidance'; or name a .json file.")
     return 0
 
 
