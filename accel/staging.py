@@ -67,3 +67,10 @@ def _move(file: Path, place: Path) -> None:
 def _unwritable(path: Path, error: OSError) -> AccelError:
     reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
     return AccelError(f"{path} cannot be written: {reason}; name another folder with --out")
+
+
+def kept_folder(name: str) -> Path:
+    """The folder of that name for files that stay, made if need be; raises `AccelError` where it cannot be."""
+    folder = Path(name).expanduser()
+    _make(folder)
+    return folder

@@ -65,7 +65,8 @@ def clean(scheduler: Any, output: torch.Tensor, sample: torch.Tensor, time: floa
     """
     signal, noise = level(scheduler, time)
     precise = torch.promote_types(sample.dtype, torch.float32)
-    output, sample = output.to(precise)[:, : sample.shape[1]] if output.ndim > 2 else output, sample.to(precise)
+    output, sample = output.to(precise), sample.to(precise)
+    output = output[:, : sample.shape[1]] if output.ndim > 2 else output
     x = sample * signal if is_variance_exploding(scheduler) else sample
     kind = "flow_prediction" if is_flow(scheduler) else scheduler.config.get("prediction_type", "epsilon")
     if kind == "epsilon":

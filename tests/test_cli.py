@@ -14,7 +14,6 @@ import pytest
 import torch
 from diffusers import StableDiffusionPipeline
 from PIL import Image
-from transformers import CLIPTextConfig, CLIPTextModel
 
 from accel import console, pictures
 from accel.cli import main
@@ -23,10 +22,8 @@ from accel.commands.drawing import unknown_words
 from accel.errors import AccelError
 from accel.parsers import COMMANDS
 from accel.staging import output_folder
-from accel.tiny.tokens import MAX_TOKENS, make_tokenizer
-from tests.families import case
-from tests.families.seeding import seed_weights
-from tests.families.unets import TEXT_DIM
+from accel.tiny.tokens import make_tokenizer
+from tests.schedulers.small import small
 
 PROMPT = "two green squares and a red star"
 QUICK = ("--steps", "6", "--guidance", "4", "--seed", "7")
@@ -36,21 +33,7 @@ QUICK = ("--steps", "6", "--guidance", "4", "--seed", "7")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with a small pipeline that reads the bundled pipeline's words; its weights are seeded."""
     folder = tmp_path_factory.mktemp("models") / "small"
-    tokenizer = make_tokenizer()
-    text = CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=TEXT_DIM,
-        intermediate_size=2 * TEXT_DIM,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=MAX_TOKENS,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    made = case("sd").build()
-    parts = {**made.components, "tokenizer": tokenizer, "text_encoder": seed_weights(CLIPTextModel(text), 5)}
-    StableDiffusionPipeline(**parts, requires_safety_checker=False).save_pretrained(folder)
+    small().save_pretrained(folder)
     return str(folder)
 
 
@@ -131,7 +114,7 @@ def test_plans_lists_everything(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "COMMAND"),
         (["generate"], "prompt"),
-        (["drawing"], "no command is called 'drawing': there are generate, bench, tune, fit, calibrate, check, plans"),
+        (["drawing"], f"no command is called 'drawing': there are {', '.join(COMMANDS)}"),
         (["generate", " "], "the prompt is empty"),
         (["generate", "x", "--steps", "0"], "--steps: must be a whole number from 1 to 1000, not '0'"),
         (["generate", "x", "--steps", "2.5"], "--steps: must be a whole number from 1 to 1000, not '2.5'"),

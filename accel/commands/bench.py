@@ -11,6 +11,7 @@ from typing import Any
 from accel import console, spelling, tiny
 from accel.commands.generate import BUNDLED_GUIDANCE
 from accel.errors import AccelError
+from accel.staging import kept_folder
 
 BUNDLED = "bundled"
 JOURNAL, RESULTS, PAGE, PLOT = "journal.jsonl", "results.json", "results.md", "front.png"
@@ -23,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
 
         print(changes(*(_results(path) for path in options.compare)))
         return 0
-    folder = _folder(options.out)
+    folder = kept_folder(options.out)
     with console.quiet_libraries():
         rows = _measure(options, folder)
     print(rows)
@@ -122,16 +123,6 @@ def _known(asked: Sequence[str], known: Sequence[str]) -> list[str]:
     if unknown := [name for name in asked if name not in known]:
         raise AccelError(f"no solver {unknown[0]!r} for this pipeline: there are {', '.join(known)}")
     return [arms.OWN, *(name for name in dict.fromkeys(asked) if name != arms.OWN)]
-
-
-def _folder(name: str) -> Path:
-    folder = Path(name).expanduser()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
-        raise AccelError(f"{folder} cannot be written: {reason}; name another folder with --out") from None
-    return folder
 
 
 def _results(path: str) -> dict[str, Any]:

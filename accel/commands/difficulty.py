@@ -9,7 +9,7 @@ from typing import Any
 
 from accel import console
 from accel.commands.bench import BUNDLED, call_arguments, prompts_and_judge
-from accel.errors import AccelError
+from accel.staging import kept_folder
 
 RESULTS = "evaluation.json"
 
@@ -25,7 +25,7 @@ def _collect(options: argparse.Namespace) -> int:
     from accel.commands import drawing  # torch and diffusers: not for `accel --help`
     from accel.schedulers.difficulty.collect import Study, collect
 
-    folder = _folder(options.out)
+    folder = kept_folder(options.out)
     prompts, judge = prompts_and_judge(options)
     pipe = drawing.open_pipeline(options.model, options.device, options.dtype)
     pipe.set_progress_bar_config(disable=True)
@@ -53,7 +53,7 @@ def _train(options: argparse.Namespace) -> int:
     from accel.schedulers.difficulty.training import train
 
     model = train(Curves.load(Path(options.folder)), options.goal)
-    out = _folder(options.out or options.folder)
+    out = kept_folder(options.out or options.folder)
     model.save(out)
     print(f"wrote the predictor to {out}; it can promise up to {model.highest_target:.1%} good pictures")
     return 0
@@ -65,7 +65,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     found = evaluate(Curves.load(Path(options.folder)), options.goal)
     print(found)
-    file = _folder(options.folder) / RESULTS
+    file = kept_folder(options.folder) / RESULTS
     file.write_text(json.dumps(found.to_dict()) + "\n", encoding="utf-8")
     print(f"wrote {file}")
     return 0
@@ -79,13 +79,3 @@ def _groups(options: argparse.Namespace) -> list[str]:
 
     scenes: list[Any] = mixed(options.n)
     return [scene.composition for scene in scenes]
-
-
-def _folder(name: str) -> Path:
-    folder = Path(name).expanduser()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
-        raise AccelError(f"{folder} cannot be written: {reason}; name another folder with --out") from None
-    return folder
