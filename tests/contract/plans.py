@@ -56,7 +56,7 @@ SETTINGS: dict[str, list[Technique]] = {
     ],
     "slicer": [Slicer(), Slicer(slices=3)],
     "lossless": [Lossless()],
-    "steps": [Steps(3), Steps(2)],
+    "steps": [Steps(3)],
     "smoothcache": [SmoothCache({"attn": "1101", "mlp": "1010"}), SmoothCache({"mlp": "1101"}, how="linear")],
     "tgate": [TGate(gate=2), TGate(gate=3, self_interval=2, warm_up=1), TGate(gate=0.5, cutoff="cond")],
 }
@@ -113,6 +113,9 @@ FIXED_TAIL = {
 }  # fmt: skip
 """Cases whose own solver (DDIM, LCM, EDM) takes no other tail, on which ``converged`` is refused."""
 
+TOGETHER = {"z-image", "wan-two-experts"}
+"""Cases whose pictures cannot take different steps: a batch that is a list, and a denoiser chosen by the timestep."""
+
 OTHER_LENGTHS = {"wan-two-experts", "flux-img2img", "sd3-img2img"}
 """Cases whose runs do not take four steps, for which fitted weights are made here."""
 
@@ -136,9 +139,9 @@ def idle_parts(plan: Plan, name: str) -> set[str]:
     halving = {
         "guidance": GuidanceCache, "interval": GuidanceInterval, "tgate cutoff": TGate, "fitted guidance": FittedCache
     }  # fmt: skip
-    if name == "z-image" and any(isinstance(t, Converged) for t in plan.techniques):
-        return {"converged"}  # its batch is a list, whose rows are not told apart
-    if name in FIXED_TAIL | {"z-image"} and any(isinstance(t, Deadline) for t in plan.techniques):
+    if name in TOGETHER and any(isinstance(t, Converged) for t in plan.techniques):
+        return {"converged"}
+    if name in FIXED_TAIL | TOGETHER and any(isinstance(t, Deadline) for t in plan.techniques):
         return {"deadline"}  # a first run is late where its tail cannot be changed
     claiming = [t for t in plan.techniques if "batch_halves" in t.claims]
     if name in OTHER_LENGTHS and any(isinstance(t, FittedCache) for t in plan.techniques):
