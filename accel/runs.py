@@ -98,8 +98,13 @@ def main_signature(sample: Tree) -> tuple[Any, ...]:
 
 def sample_batch(scheduler: Any, args: Any, kwargs: Any) -> int | None:
     """Rows of the sample handed to ``scheduler.step``, wherever that solver takes it."""
-    sample = _argument(type(scheduler).step, "sample", args, kwargs)
+    sample = step_sample(scheduler, args, kwargs)
     return sample.shape[0] if isinstance(sample, torch.Tensor) and sample.ndim else None
+
+
+def step_sample(scheduler: Any, args: Any, kwargs: Any) -> Any:
+    """The sample handed to ``scheduler.step``."""
+    return _argument(type(scheduler).step, "sample", args, kwargs)
 
 
 def model_output(scheduler: Any, args: Any, kwargs: Any) -> Any:

@@ -3,7 +3,7 @@
     python benchmarks/difficulty.py --model tiny
 
 96 held-out prompts, 8 noises each, 7 step counts of DPM++ and a run of 48 steps beside them: some 95,000 steps of one
-picture, about 9 minutes on two quiet cores. Broken off, it goes on when it is repeated. The curves stay in
+picture. Broken off, it goes on when it is repeated. The curves stay in
 ``results/difficulty-<model>``, the evaluation goes to ``results/difficulty-<model>.json``, and a predictor is only kept
 where it beats the constants.
 """

@@ -9,8 +9,7 @@ Chosen is by the share of stated facts that the bundled reader finds. Judged is 
   this judge has no mistakes in common with the reader. It knows nothing of shapes, counts and places.
 
 Every way is compared with one picture of the same prompt and first noise, paired over prompts. ``more steps`` spends
-the work of eight candidates on steps of that one picture. About 5 minutes on two quiet cores; broken off, it goes on
-when it is repeated.
+the work of eight candidates on steps of that one picture. Broken off, it goes on when it is repeated.
 """
 
 from __future__ import annotations

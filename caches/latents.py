@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from accel.clock import Clock
+from accel.runs import step_sample
 from accel.tensors import tensors
 
 _SEEN = 3
@@ -44,7 +45,7 @@ class Moves:
     def _step(self, proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = proceed(*args, **kwargs)
         if self.clock.run is not None and self.clock.ours():
-            before = kwargs["sample"] if "sample" in kwargs else args[2] if len(args) > 2 else None
+            before = step_sample(self.clock.target.scheduler, args, kwargs)
             after = next(tensors(result), None)
             if before is not None and after is not None and before.shape == after.shape:
                 self._newest.append((after - before).detach().abs().flatten(1).mean(1))

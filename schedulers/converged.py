@@ -19,7 +19,6 @@ import torch
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.report import Recorder
-from accel.runs import Run
 from accel.schedulers.levels import clean
 from accel.schedulers.probe import abilities, equivalent
 from accel.schedulers.rows import Rows
@@ -72,7 +71,6 @@ class Converged(Technique):
 class _State:
     """What belongs to one run."""
 
-    run: Run | None = None
     least: float = float("inf")
     """The smallest change seen."""
     before: torch.Tensor | None = None
@@ -95,12 +93,9 @@ class _Watch:
         with ExitStack() as undo:
             undo.callback(self._end)
             undo.callback(self.rows.attach())
-            undo.callback(self.clock.subscribe(self._begin, self._end))
+            undo.callback(self.clock.subscribe(lambda run: None, self._end))
             self.recorder.matched(self.settings.name, 1)
             return undo.pop_all().close
-
-    def _begin(self, run: Run) -> None:
-        self.state = _State(run)
 
     def _end(self) -> None:
         if self.state.before is not None and not self.state.finishing:
@@ -109,11 +104,11 @@ class _Watch:
 
     @torch.no_grad()
     def _stepped(self, output: torch.Tensor, sample: torch.Tensor) -> None:
-        step, state = self.clock.step, self.state
-        if self._left(step) <= self.settings.tail or len(state.finishing) == len(sample):
+        step, run, state = self.clock.step, self.clock.run, self.state
+        if self.clock.steps - step - 1 <= self.settings.tail or len(state.finishing) == len(sample):
             return
         scheduler = self.clock.target.scheduler
-        if problem := self.rows.problem or edits(scheduler) or ends_early(scheduler, self.clock.run):
+        if problem := self.rows.problem or edits(scheduler) or ends_early(scheduler, run):
             return self.recorder.decline(self.settings.name, problem)
         now = clean(scheduler, output, sample, self.clock.time)
         change = _change(now, state.before)
@@ -123,11 +118,8 @@ class _Watch:
             state.still[picture] = state.still.get(picture, 0) + 1 if still else 0
         ready = {p for p, count in state.still.items() if count >= self.settings.patience} - state.finishing
         if ready and step + 1 >= self.settings.warm_up:
-            assert state.run is not None
-            self._finish(ready, len(sample), state.run.first + step + 1)
-
-    def _left(self, step: int) -> int:
-        return self.clock.steps - step - 1
+            assert run is not None
+            self._finish(ready, len(sample), run.first + step + 1)
 
     def _finish(self, pictures: set[int], batch: int, done: int) -> None:
         self.state.finishing |= pictures

@@ -7,6 +7,7 @@ What a schedule does to such data can be computed without a network: schedules a
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,15 +34,24 @@ class Gaussian:
 
 
 @torch.no_grad()
-def denoise(scheduler: Any, data: Gaussian, start: torch.Tensor, seed: int = 0) -> torch.Tensor:
-    """Run the scheduler's whole schedule, as a pipeline does, from unit noise ``start``."""
+def denoise(
+    scheduler: Any, data: Gaussian, start: torch.Tensor, before: Callable[[int], None] = lambda step: None
+) -> torch.Tensor:
+    """Run the scheduler's whole schedule, as a pipeline does, from unit noise ``start``.
+
+    ``before(step)`` is called before every step and may change the schedule from there on.
+    """
     sample = start * scheduler.init_noise_sigma if hasattr(scheduler, "init_noise_sigma") else start
-    draws = {"generator": torch.Generator().manual_seed(seed)} if _is_random(scheduler) else {}
-    for time in scheduler.timesteps:
+    draws = {"generator": torch.Generator().manual_seed(0)} if _is_random(scheduler) else {}
+    step = 0
+    while step < len(scheduler.timesteps):
+        before(step)
+        time = scheduler.timesteps[step]
         if hasattr(scheduler, "scale_model_input"):
             scheduler.scale_model_input(sample, time)
         output = data.output(scheduler, sample, float(time))
         sample = scheduler.step(output, time, sample, **draws, return_dict=False)[0]
+        step += 1
     return sample
 
 

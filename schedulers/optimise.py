@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from accel.clock import Clock
 from accel.errors import AccelError
+from accel.runs import model_output, step_sample
 from accel.schedulers.levels import clean, is_variance_exploding, level
 from accel.schedulers.probe import abilities, equivalent
 from accel.schedulers.schedule import rewrite
@@ -210,8 +211,7 @@ class _Recording:
         scheduler, run, step = self._clock.target.scheduler, self._clock.run, self._clock.step
         if run is None:
             return result
-        names = ("model_output", "timestep", "sample")
-        output, _, sample = (kwargs[name] if name in kwargs else args[i] for i, name in enumerate(names))
+        output, sample = (read(scheduler, args, kwargs) for read in (model_output, step_sample))
         time, track = run.times[step], self.trajectory
         signal, noise = level(scheduler, time)
         if step == len(track.times):

@@ -107,18 +107,13 @@ def _try_schedule(scheduler: Any) -> str | None:
 
 def _try_tail(scheduler: Any) -> str | None:
     """Give the tail of a run other steps while it goes on."""
-    fresh, sample = _set(scheduler), _noise()
-    sample = sample * getattr(fresh, "init_noise_sigma", 1.0)
-    step = 0
-    while step < len(fresh.timesteps):
+    fresh = _set(scheduler)
+
+    def change(step: int) -> None:
         if step == _DONE:
             thinned(fresh, _DONE, _LEFT)
-        time = fresh.timesteps[step]
-        if hasattr(fresh, "scale_model_input"):
-            fresh.scale_model_input(sample, time)
-        sample = fresh.step(_DATA.output(fresh, sample, float(time)), time, sample, return_dict=False)[0]
-        step += 1
-    return _judge(fresh, sample)
+
+    return _judge(fresh, denoise(fresh, _DATA, _noise(), change))
 
 
 def _judge(scheduler: Any, result: torch.Tensor) -> str | None:

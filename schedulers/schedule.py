@@ -105,24 +105,21 @@ def ends_early(scheduler: Any, run: Run | None) -> str | None:
     return "the run ends before its schedule does"
 
 
-def rewrite(scheduler: Any, timesteps: Sequence[float], done: int = 0) -> None:
-    """Keep the first ``done`` steps of the scheduler's schedule and go on with ``timesteps``; `edits` must allow it.
-
-    The solver's last noise level stays what it is. A multistep solver lowers its order at the end by the *length* of
-    its schedule, so the schedule is cut to its new length.
-    """
+def rewrite(scheduler: Any, timesteps: Sequence[float]) -> None:
+    """Replace the scheduler's schedule by ``timesteps``; `edits` must allow it. Its last noise level stays."""
     times, sigmas = scheduler.timesteps, scheduler.sigmas
     new = torch.tensor(list(timesteps), dtype=torch.float64)
     levels = torch.tensor([sigma(scheduler, float(t)) for t in _as(new, times).tolist()], dtype=torch.float64)
-    scheduler.timesteps = torch.cat([times[:done], _as(new, times)])
-    scheduler.sigmas = torch.cat([sigmas[:done], _as(levels, sigmas), sigmas[-1:]])
+    scheduler.timesteps = _as(new, times)
+    scheduler.sigmas = torch.cat([_as(levels, sigmas), sigmas[-1:]])
 
 
 def thinned(scheduler: Any, done: int, left: int) -> None:
     """After ``done`` steps go on with ``left`` of those still planned, evenly spread: the tail is finished properly.
 
     Cutting the tail off instead leaves noise in the sample. Every new step is one of the old ones, so timestep and
-    noise level still belong together.
+    noise level still belong together. A multistep solver lowers its order at the end by the *length* of its schedule,
+    so the schedule is cut to its new length.
     """
     times, sigmas = scheduler.timesteps, scheduler.sigmas
     places = np.unique(np.linspace(done, len(times), left + 1).round().astype(int)[:-1])

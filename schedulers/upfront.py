@@ -7,7 +7,6 @@ they were asked for; they are told the new one.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -42,7 +41,7 @@ class UpFront:
         self.asked = self.given = 0
         self._plans: list[StepPlan] = []  # by picture, where they differ
         self._shorter: Callable[[int], dict[str, Any]] = lambda count: {}
-        self._reasons: Counter[str] = Counter()  # for the run to come: its report does not exist yet
+        self._reasons: list[str] = []  # for the run to come: its report does not exist yet
 
     def attach(self) -> Callable[[], None]:
         """Stand around the scheduler; returns what undoes it."""
@@ -58,7 +57,7 @@ class UpFront:
 
     def decline(self, reason: str) -> None:
         """Say in the report of the run to come why its steps were not changed, or not all that much."""
-        self._reasons[reason] += 1
+        self._reasons.append(reason)
 
     # --- before the run ----------------------------------------------------------------------------------------
 
@@ -92,6 +91,8 @@ class UpFront:
 
     def _cut(self, proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``pipe.get_timesteps(num_inference_steps, strength, …)`` of an image-to-image pipeline."""
+        if not self.given:  # not in a call of the pipeline
+            return proceed(*args, **kwargs)
         if "num_inference_steps" in kwargs:
             return proceed(*args, **{**kwargs, "num_inference_steps": self.given})
         return proceed(self.given, *args[1:], **kwargs)
@@ -99,9 +100,8 @@ class UpFront:
     # --- the run -----------------------------------------------------------------------------------------------
 
     def _begin(self, run: Run) -> None:
-        for reason, count in self._reasons.items():
-            for _ in range(count):
-                self.recorder.decline(self.technique, reason)
+        for reason in self._reasons:
+            self.recorder.decline(self.technique, reason)
         self._reasons.clear()
         plans, self._plans = self._plans, []
         if not self.given:

@@ -41,6 +41,12 @@ def test_a_scheduler_with_a_table_takes_any_schedule(name: str) -> None:
     assert (can.count, can.timesteps, can.tail) == (None, None, None)
 
 
+@pytest.mark.parametrize("name", ["EulerAncestralDiscrete", "SASolver", "FlowMatchLCM"])
+def test_solvers_that_add_noise_do_too(name: str) -> None:
+    can = abilities(getattr(diffusers, f"{name}Scheduler")())
+    assert (can.count, can.timesteps, can.tail) == (None, None, None)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_others_are_refused_with_the_reason(name: str) -> None:
     scheduler, reason = REFUSED[name]
