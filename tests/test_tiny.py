@@ -18,6 +18,7 @@ from accel.tiny.models import make_text_encoder, make_unet, make_vae
 from accel.tiny.render import render
 from accel.tiny.scenes import make_scene
 from accel.tiny.tokens import MAX_TOKENS, make_tokenizer
+from accel.tiny.training.dit import DitTask
 from accel.tiny.training.evaluate import score
 from accel.tiny.training.flat import FlatWeights
 from accel.tiny.training.latents import tokenize
@@ -25,6 +26,7 @@ from accel.tiny.training.loop import Loop, Settings
 from accel.tiny.training.text import TextTask, object_facts
 from accel.tiny.training.unet import UnetTask
 from accel.tiny.training.vae import VaeTask
+from accel.tiny.transformer import make_dit, with_projection
 from accel.tiny.world import BACKGROUNDS, COLOURS, NAMES, NUMBERS, PLACES, plural, visible, words
 
 SCENES = [make_scene(seed, held_out=None) for seed in range(1500)]
@@ -168,12 +170,20 @@ def small_unet_task() -> UnetTask:
     return UnetTask(make_unet((16, 32, 32), 8), make_text_encoder(tokenizer, layers=1), data, empty)
 
 
+def small_dit_task() -> DitTask:
+    torch.manual_seed(3)
+    tokenizer = make_tokenizer()
+    data = {"latents": torch.randn(8, 16, 8, 8), "tokens": tokenize(tokenizer, [scene.caption for scene in SCENES[:8]])}
+    (empty,) = tokenize(tokenizer, [""])
+    return DitTask(make_dit(1), with_projection(make_text_encoder(tokenizer, layers=1)), data, empty)
+
+
 def small_vae_task() -> VaeTask:
     torch.manual_seed(3)
-    return VaeTask(make_vae((8, 8, 8), 4))
+    return VaeTask(make_vae((8, 8, 8), groups=4))
 
 
-def trained(task: UnetTask | VaeTask | TextTask, out: Path, stop: int, steps: int = 6) -> FlatWeights:
+def trained(task: UnetTask | DitTask | VaeTask | TextTask, out: Path, stop: int, steps: int = 6) -> FlatWeights:
     """Train ``task`` from the checkpoint in ``out`` to step ``stop`` of a run of ``steps``."""
     settings = Settings(out=out, learning_rate=1e-3, batch=2, steps=steps, seed=5)
     out.mkdir(exist_ok=True)
@@ -183,7 +193,7 @@ def trained(task: UnetTask | VaeTask | TextTask, out: Path, stop: int, steps: in
     return weights
 
 
-@pytest.mark.parametrize("make", [small_unet_task, small_vae_task, small_text_task])
+@pytest.mark.parametrize("make", [small_unet_task, small_dit_task, small_vae_task, small_text_task])
 def test_an_interrupted_run_ends_in_the_same_state(make, tmp_path: Path) -> None:
     through = trained(make(), tmp_path / "through", stop=6).state()
     trained(make(), tmp_path / "broken", stop=3)

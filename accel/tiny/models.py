@@ -14,11 +14,11 @@ from accel.tiny.tokens import MAX_TOKENS
 LATENT_LOGVAR = -6.0
 """Log variance of the latent posterior: a fixed, small noise the decoder is trained against."""
 
-_TEXT_WIDTH = 128
+TEXT_WIDTH = 128
 
 
-def make_vae(channels: tuple[int, ...] = (16, 32, 64), groups: int = 8) -> AutoencoderKL:
-    """An f4 autoencoder, ``(B, 3, 64, 64)`` in [-1, 1] to latents ``(B, 4, 16, 16)``.
+def make_vae(channels: tuple[int, ...] = (16, 32, 64), latent: int = 4, groups: int = 8) -> AutoencoderKL:
+    """An autoencoder of pictures ``(B, 3, 64, 64)`` in [-1, 1], by default f4 with latents ``(B, 4, 16, 16)``.
 
     The posterior's variance is not learnt: its half of the last layer is set to zero weights and a
     constant bias, so that sampling the posterior adds the noise the decoder knows.
@@ -29,15 +29,16 @@ def make_vae(channels: tuple[int, ...] = (16, 32, 64), groups: int = 8) -> Autoe
         up_block_types=("UpDecoderBlock2D",) * depth,
         block_out_channels=channels,
         layers_per_block=1,
-        latent_channels=4,
+        latent_channels=latent,
         norm_num_groups=groups,
         sample_size=64,
         mid_block_add_attention=False,
         force_upcast=False,
+        shift_factor=0.0,
     )
     with torch.no_grad():
-        vae.quant_conv.weight[4:] = 0.0
-        vae.quant_conv.bias[4:] = LATENT_LOGVAR
+        vae.quant_conv.weight[latent:] = 0.0
+        vae.quant_conv.bias[latent:] = LATENT_LOGVAR
     return vae
 
 
@@ -55,7 +56,7 @@ def make_unet(channels: tuple[int, ...] = (64, 128, 192), groups: int = 16) -> U
         layers_per_block=1,
         down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
         up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-        cross_attention_dim=_TEXT_WIDTH,
+        cross_attention_dim=TEXT_WIDTH,
         addition_embed_type="text",
         addition_embed_type_num_heads=4,
         attention_head_dim=tuple(range(1, len(channels) + 1)),
@@ -72,9 +73,9 @@ def make_text_encoder(tokenizer: CLIPTokenizer, layers: int = 2) -> CLIPTextMode
     """
     config = CLIPTextConfig(
         vocab_size=len(tokenizer),
-        hidden_size=_TEXT_WIDTH,
-        intermediate_size=4 * _TEXT_WIDTH,
-        projection_dim=_TEXT_WIDTH,
+        hidden_size=TEXT_WIDTH,
+        intermediate_size=4 * TEXT_WIDTH,
+        projection_dim=TEXT_WIDTH,
         num_hidden_layers=layers,
         num_attention_heads=4,
         max_position_embeddings=MAX_TOKENS,

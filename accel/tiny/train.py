@@ -1,8 +1,10 @@
-"""Train the bundled pipeline: ``python -m accel.tiny.train STAGE --out FOLDER``.
+"""Train the bundled pipelines: ``python -m accel.tiny.train STAGE --out FOLDER``.
 
 Stages, in order: ``vae``, ``text``, ``latents``, ``unet``, ``export``; every stage reads what the
-earlier ones left in ``FOLDER``. ``reader`` trains the judge by which ``score`` judges the pipeline
-in ``--to``. ``--init PIPELINE`` starts from a finished pipeline's weights instead of random ones.
+earlier ones left in ``FOLDER``. With ``--model tiny-dit`` they are ``vae``, ``latents``, ``dit`` and
+``export``: its text encoder is that of ``tiny``. ``reader`` trains the judge by which ``score`` judges
+the pipeline in ``--to``. ``--init PIPELINE`` starts from a finished pipeline's weights instead of
+random ones.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ import torch
 from diffusers import DiffusionPipeline
 
 import accel.tiny
+from accel.tiny.models import make_vae
 from accel.tiny.reader import load as load_reader
-from accel.tiny.training import evaluate, export, latents, reader, text, unet, vae
+from accel.tiny.training import dit, evaluate, export, latents, reader, text, unet, vae
 from accel.tiny.training.loop import Settings, run
+from accel.tiny.transformer import make_dit_vae
 
+_VAES = {"tiny": make_vae, "tiny-dit": make_dit_vae}
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -38,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m accel.tiny.train", description=__doc__)
     parser.add_argument("stage", choices=tuple(_STAGES))
+    parser.add_argument("--model", choices=tuple(_VAES), default="tiny", help="which pipeline (vae, latents, export)")
     parser.add_argument("--out", type=Path, default=Path("runs/tiny"), help="folder of this run")
     parser.add_argument("--init", type=Path, help="pipeline folder whose weights to start from")
     parser.add_argument("--minutes", type=float, help="length of the stage in training time")
@@ -76,8 +82,8 @@ def _settings(options: argparse.Namespace, stage: str, *, muon: bool = False, **
 def _vae(options: argparse.Namespace) -> None:
     stage = "decoder" if options.decoder_only else "vae"
     init = options.out if options.decoder_only else options.init
-    settings = _settings(options, stage, learning_rate=2e-3, batch=2, minutes=25, ema=0.99, weight_decay=0.0)
-    make = functools.partial(vae.make_task, init=init, decoder_only=options.decoder_only)
+    settings = _settings(options, stage, muon=True, learning_rate=2e-3, batch=2, minutes=25, ema=0.99, weight_decay=0.0)
+    make = functools.partial(vae.make_task, _VAES[options.model], init=init, decoder_only=options.decoder_only)
     if not run(make, settings, options.processes):
         return
     task = make()
@@ -95,21 +101,22 @@ def _text(options: argparse.Namespace) -> None:
 
 
 def _latents(options: argparse.Namespace) -> None:
-    latents.encode(options.out, options.scenes, init=options.init, device=options.device)
+    parts = ("vae", "text_encoder") if options.model == "tiny" else ("vae",)
+    latents.encode(options.out, options.scenes, init=options.init, parts=parts, device=options.device)
 
 
-def _unet(options: argparse.Namespace) -> None:
+def _denoiser(options: argparse.Namespace) -> None:
+    make_task = {"unet": unet.make_task, "dit": dit.make_task}[options.stage]
     settings = _settings(
-        options, "unet", muon=True, learning_rate=1e-3, batch=32, minutes=60, ema=0.998, weight_decay=0.01
+        options, options.stage, muon=True, learning_rate=1e-3, batch=32, minutes=60, ema=0.998, weight_decay=0.01
     )
-    make = functools.partial(unet.make_task, options.out, init=options.init)
-    run(make, settings, options.processes)
+    run(functools.partial(make_task, options.out, init=options.init), settings, options.processes)
 
 
 def _export(options: argparse.Namespace) -> None:
     if options.to is None:
         raise ValueError("export has nowhere to write: give --to FOLDER")
-    export.export(options.out, options.to)
+    export.export(options.out, options.to, options.model)
 
 
 def _reader(options: argparse.Namespace) -> None:
@@ -130,7 +137,8 @@ _STAGES = {
     "vae": _vae,
     "text": _text,
     "latents": _latents,
-    "unet": _unet,
+    "unet": _denoiser,
+    "dit": _denoiser,
     "export": _export,
     "reader": _reader,
     "score": _score,

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from diffusers import StableDiffusionPipeline
+from diffusers import AutoencoderKL, DiffusionPipeline, StableDiffusion3Pipeline, StableDiffusionPipeline
 from safetensors.torch import load_file
 from torch import nn
 
+import accel.tiny
 from accel.tiny.models import make_scheduler, make_unet, make_vae
 from accel.tiny.tokens import make_tokenizer
 from accel.tiny.training import text
 from accel.tiny.training.latents import load_latents
 from accel.tiny.training.loop import load_average
+from accel.tiny.transformer import (
+    make_dit,
+    make_dit_vae,
+    make_flow_scheduler,
+    make_silent_text_encoder,
+    with_projection,
+)
 
 
 def assemble(out: Path) -> StableDiffusionPipeline:
-    """The pipeline of a run's last checkpoints (their moving averages), in float32."""
+    """`tiny` of a run's last checkpoints (their moving averages), in float32."""
     unet = make_unet()
     load_average((unet,), out / "unet" / "checkpoint.pt")
-    # Built anew, not loaded by folder: a loaded model would write that folder's path into its config.
-    vae = make_vae()
-    vae.load_state_dict(load_file(out / "vae" / "diffusion_pytorch_model.safetensors"))
-    vae.register_to_config(scaling_factor=float(load_latents(out)["scale"]))
     return StableDiffusionPipeline(
-        vae=vae.eval(),
+        vae=_trained(make_vae(), out),
         text_encoder=text.load(out).eval(),
         tokenizer=make_tokenizer(),
         unet=_detached(unet),
@@ -37,16 +42,45 @@ def assemble(out: Path) -> StableDiffusionPipeline:
     )
 
 
-def export(out: Path, folder: Path) -> Path:
-    """Write the pipeline of run ``out`` to ``folder``.
+def assemble_dit(out: Path) -> StableDiffusion3Pipeline:
+    """`tiny-dit` of a run's last checkpoints (their moving averages), in float32; no T5, as the pipeline allows."""
+    transformer = make_dit()
+    load_average((transformer,), out / "dit" / "checkpoint.pt")
+    text_encoder = text.load(accel.tiny.path("tiny"))
+    return StableDiffusion3Pipeline(
+        transformer=_detached(transformer),
+        scheduler=make_flow_scheduler(),
+        vae=_trained(make_dit_vae(), out),
+        text_encoder=with_projection(text_encoder),
+        tokenizer=make_tokenizer(),
+        text_encoder_2=make_silent_text_encoder(text_encoder),
+        tokenizer_2=make_tokenizer(),
+        text_encoder_3=None,
+        tokenizer_3=None,
+    )
 
-    Denoiser and autoencoder are stored as bfloat16. The text encoder stays float32: transformers
+
+def _trained(vae: AutoencoderKL, out: Path) -> AutoencoderKL:
+    """The run's autoencoder and its scale. Not loaded by folder: its path would be written into the config."""
+    vae.load_state_dict(load_file(out / "vae" / "diffusion_pytorch_model.safetensors"))
+    vae.register_to_config(scaling_factor=float(load_latents(out)["scale"]))
+    return vae.eval()
+
+
+_ASSEMBLE: dict[str, Callable[[Path], DiffusionPipeline]] = {"tiny": assemble, "tiny-dit": assemble_dit}
+
+
+def export(out: Path, folder: Path, name: str = "tiny") -> Path:
+    """Write the pipeline ``name`` of run ``out`` to ``folder``.
+
+    Denoiser and autoencoder are stored as bfloat16. Text encoders stay float32: transformers
     loads a model in the type it was saved in while diffusers defaults to float32, and a folder
     that mixes the two needs every user to pass a dtype.
     """
-    pipe = assemble(out)
-    for part in (pipe.unet, pipe.vae):
-        part.to(torch.bfloat16)
+    pipe = _ASSEMBLE[name](out)
+    for part in (pipe.components.get("unet"), pipe.components.get("transformer"), pipe.vae):
+        if part is not None:
+            part.to(torch.bfloat16)
     card = folder / "README.md"
     kept = card.read_text(encoding="utf-8") if card.exists() else None
     if folder.exists():

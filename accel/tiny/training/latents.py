@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,21 +29,24 @@ def latents_file(out: Path) -> Path:
     return out / "latents.safetensors"
 
 
-def encode(out: Path, count: int, *, init: Path | None = None, device: str = "cpu") -> Path:
+def encode(
+    out: Path, count: int, *, init: Path | None = None, parts: Sequence[str] = ("vae",), device: str = "cpu"
+) -> Path:
     """Render ``count`` training scenes and write their scaled latents and token ids.
 
-    The file holds ``latents`` ``(N, 4, 16, 16)`` float16 (unit variance), ``tokens`` ``(N, T)``
+    The file holds ``latents`` ``(N, C, H, W)`` float16 (unit variance), ``tokens`` ``(N, T)``
     int16 and ``scale`` ``(1,)``, the factor that gave the unit variance.
 
     Args:
         out: Folder of the run, with the trained ``vae`` in it.
         count: How many scenes.
-        init: Pipeline folder whose autoencoder and text encoder the run takes over instead.
+        init: Pipeline folder whose ``parts`` the run takes over instead.
+        parts: Folders in ``init``, the autoencoder's among them.
         device: Where to encode.
     """
     vae = AutoencoderKL.from_pretrained(init or out, subfolder="vae", torch_dtype=torch.float32).to(device)
     if init:
-        for part in ("vae", "text_encoder"):
+        for part in parts:
             shutil.copytree(init / part, out / part, dirs_exist_ok=True)
     tokenizer = make_tokenizer()
     chunks: list[Tensor] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from diffusers import AutoencoderKL
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from accel.tiny.models import LATENT_LOGVAR, make_vae
+from accel.tiny.models import LATENT_LOGVAR
 from accel.tiny.render import render
 from accel.tiny.scenes import Scene, make_scene
 from accel.tiny.training.loop import load_average
@@ -76,13 +77,26 @@ class VaeTask:
         return reconstruction_loss(output, target) + _LATENT_PENALTY * mean.square().mean()
 
 
-def make_task(*, init: Path | None = None, decoder_only: bool = False) -> VaeTask:
-    """The task of a run: fresh weights, or those of the pipeline (or run) folder ``init``."""
-    if init is None:
-        vae = make_vae()
-    else:
-        vae = AutoencoderKL.from_pretrained(init, subfolder="vae", torch_dtype=torch.float32)
+def make_task(make: Callable[[], AutoencoderKL], *, init: Path | None = None, decoder_only: bool = False) -> VaeTask:
+    """The task of a run: fresh weights, or what fits of those of the pipeline (or run) folder ``init``."""
+    vae = make()
+    if init is not None:
+        start_from(vae, AutoencoderKL.from_pretrained(init, subfolder="vae", torch_dtype=torch.float32))
     return VaeTask(vae, decoder_only=decoder_only)
+
+
+def start_from(vae: AutoencoderKL, source: AutoencoderKL) -> None:
+    """Give ``vae`` the weights of ``source``; where it halves the picture more often, all that still fit.
+
+    Levels are counted from the picture inwards, which the decoder's numbers are not.
+    """
+    deeper = len(vae.config.block_out_channels) - len(source.config.block_out_channels)
+    state = vae.state_dict()
+    for name, value in source.state_dict().items():
+        name = re.sub(r"up_blocks\.(\d+)", lambda level: f"up_blocks.{int(level[1]) + deeper}", name)
+        if name in state and state[name].shape == value.shape:
+            state[name] = value
+    vae.load_state_dict(state)
 
 
 def save(task: VaeTask, checkpoint: Path, out: Path) -> Path:
