@@ -1,5 +1,5 @@
 """The command line: ``accel generate``, ``bench``, ``tune``, ``fit``, ``calibrate``, ``schedule``, ``difficulty``,
-``check``, ``plans``, ``app``.
+``search``, ``check``, ``plans``, ``app``.
 
 A command is imported when it is called, so that help comes at once; `accel.parsers` says how each is called. Whatever
 a user can mend is one line on standard error and exit code 2.

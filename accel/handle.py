@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from accel.clock import Clock
+from accel.distilled import signs
 from accel.errors import AccelError, AccelWarning, Refused
 from accel.plan import Plan
 from accel.report import Recorder, Report
 from accel.target import Target
+from accel.technique import Technique
 
 _HANDLES = "_accel_handles"  # on the pipeline itself, so that it lives exactly as long
 
@@ -18,9 +22,10 @@ _HANDLES = "_accel_handles"  # on the pipeline itself, so that it lives exactly 
 class Handle:
     """An attached plan. Also a context manager: leaving the block removes it."""
 
-    def __init__(self, target: Target, plan: Plan):
+    def __init__(self, target: Target, plan: Plan, omitted: Sequence[str] = ()):
         self.pipe, self.plan = target.pipe, plan
-        self._recorder = Recorder(type(target.pipe).__name__, str(plan), target.unread)
+        self._recorder = Recorder(type(target.pipe).__name__, str(plan), target.unread, omitted)
+        self._recorder.signs = lambda: signs(target)
         self._clock = Clock(target, self._recorder)
         with ExitStack() as undo:  # closed, that is rolled back, unless every line below succeeds
             undo.callback(self._clock.attach())
@@ -79,16 +84,18 @@ def accelerate(pipe: Any, plan: Any = "balanced") -> Handle:
 
     ``plan`` is a preset's name, a `Plan`, a technique, a list of them, or the path of a plan file. The pipeline keeps
     its class and its call; only this object is touched, not its class and not other pipelines that share its parts.
-    Raises `Refused` with every reason at once when the plan does not fit, before anything is changed.
+    Raises `Refused` with every reason at once when the plan does not fit, before anything is changed. What a preset
+    contains and cannot do here is left out, which the report tells; what is asked for by its own name is refused.
     """
     plan = Plan.of(plan)
     target = Target.of(pipe)
+    plan, omitted = _fitting(target, plan)
     refuse, warn = _verdict(target, plan)
     if refuse:
         raise Refused(f"{plan} on {type(pipe).__name__}", refuse)
     for message in warn:
         warnings.warn(message, AccelWarning, stacklevel=2)
-    return Handle(target, plan)
+    return Handle(target, plan, omitted)
 
 
 def check(pipe: Any, plan: Any = "balanced") -> list[str]:
@@ -97,7 +104,8 @@ def check(pipe: Any, plan: Any = "balanced") -> list[str]:
     What it would warn about is warned about here too.
     """
     try:
-        refuse, warn = _verdict(Target.of(pipe), Plan.of(plan))
+        target = Target.of(pipe)
+        refuse, warn = _verdict(target, _fitting(target, Plan.of(plan))[0])
     except Refused as refusal:
         return list(refusal.problems)
     for message in warn:
@@ -105,19 +113,32 @@ def check(pipe: Any, plan: Any = "balanced") -> list[str]:
     return refuse
 
 
+def _fitting(target: Target, plan: Plan) -> tuple[Plan, list[str]]:
+    """``plan`` without its optional techniques that do not fit, and why they do not; all of it where none would do."""
+    fitting: list[Technique] = []
+    omitted: list[str] = []
+    for technique in plan.techniques:
+        problems = _family_problems(target, [technique]) + technique.problems(target)
+        if technique.name in plan.optional and problems:
+            omitted += problems
+        else:
+            fitting.append(technique)
+    return (replace(plan, techniques=tuple(fitting)), omitted) if fitting else (plan, [])
+
+
 def _verdict(target: Target, plan: Plan) -> tuple[list[str], list[str]]:
     refuse, warn = plan.fingerprint.mismatches(target) if plan.fingerprint else ([], [])
-    refuse = [*refuse, *_family_problems(target, plan), *_claim_conflicts(target, plan)]
+    refuse = [*refuse, *_family_problems(target, plan.techniques), *_claim_conflicts(target, plan)]
     refuse += native_caches(target) if plan.techniques else []
     for technique in plan.techniques:
         refuse += technique.problems(target)
     return refuse, [*warn, *(f"{text}; it runs without the plan" for text in target.unread)]
 
 
-def _family_problems(target: Target, plan: Plan) -> list[str]:
+def _family_problems(target: Target, techniques: Sequence[Technique]) -> list[str]:
     return [
         f"{t.name} works on {' and '.join(t.families)} denoisers, {denoiser.name} is a {denoiser.family}"
-        for t in plan.techniques
+        for t in techniques
         for denoiser in target.denoisers
         if denoiser.family not in t.families
     ]

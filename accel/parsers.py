@@ -10,7 +10,7 @@ from typing import NoReturn
 from accel import __version__
 from accel.errors import AccelError
 
-COMMANDS = ("generate", "bench", "tune", "fit", "calibrate", "schedule", "difficulty", "check", "plans", "app")
+COMMANDS = tuple("generate bench tune fit calibrate schedule difficulty search check plans app".split())
 
 _EXAMPLES = """examples:
   accel generate "two green squares and a red star" --compare --seed 7
@@ -51,6 +51,13 @@ points is how many pictures in a hundred may lose a fact their prompt states; it
 and for a small loss many prompts. What is measured is kept beside the plan (plan.jsonl): a search that was broken off
 goes on when repeated, also with more minutes or another floor of the same kind."""
 
+_CALIBRATE_EXAMPLE = """examples:
+  accel calibrate --model tiny --target 0.5 --out schedule.json
+  accel calibrate --model tiny --target-db 40 --how linear --out schedule.json
+
+With --target and --alpha only plain runs are watched. With --target-db every prompt is drawn once more for each cell
+and length of a skip, so take few prompts and steps; the chosen schedule is drawn for real and held against the goal."""
+
 _SCHEDULE_EXAMPLE = """example:
   accel schedule --model tiny --solver dpm++ --steps 10 --out schedule.json
 
@@ -68,6 +75,15 @@ _DIFFICULTY_EXAMPLE = """example:
 Collecting draws every prompt with every step count from several starting noises, and beside them a long run of the same
 noise; broken off, the same command goes on. Evaluating holds a predictor that reads the text embedding against the best
 constant step count, on prompts it was not trained on, and says whether it is worth having."""
+
+_SEARCH_EXAMPLE = """examples:
+  accel search "two green squares and a red star" --candidates 8 --compare --out out/search
+  accel search "a fox" --model ./my-pipeline --verifier ./my-clip --steps 20 --keep 0.5
+  accel search "a fox" --model ./my-pipeline --verifier my_package.judges:sharpness --method zero_order
+
+A verifier is 'reader' (the bundled models' own, for prompts of their kind), the folder of a CLIP model, or a function
+f(pictures, prompt) that gives each picture a score. With --keep candidates are looked at early, and only the share of
+them with the best previews goes on. With --compare the same work is also spent on more steps of a single picture."""
 
 _APP_EXAMPLE = """examples:
   accel app --open
@@ -107,6 +123,7 @@ def parser() -> argparse.ArgumentParser:
     _add_calibrate(commands)
     _add_schedule(commands)
     _add_difficulty(commands)
+    _add_search(commands)
     _add_check(commands)
     commands.add_parser("plans", help="list the presets and techniques", description=_PLANS, allow_abbrev=False)
     _add_app(commands)
@@ -191,6 +208,9 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument("--floor", default="40 dB", help="'40 dB' or '1 point' (default: 40 dB)")
     command.add_argument("--minutes", type=_scale, default=20.0, metavar="X", help="time to search (default: 20)")
     _add_plan_file(command)
+    command.add_argument(
+        "--helper", metavar="PIPE", help="folder or hub id of a smaller model that may take a part of the steps"
+    )
     command.add_argument("--why", action="store_true", help="say why the others were not chosen, and show the front")
     _add_subject(command)
 
@@ -239,12 +259,21 @@ def _add_calibrate(commands: argparse._SubParsersAction[_Parser]) -> None:
         "calibrate",
         help="measure on a few prompts which steps each component may skip",
         description="Calibrate a static schedule (SmoothCache) on a few prompts, and save it as a plan.",
+        epilog=_CALIBRATE_EXAMPLE,
     )
     goal = command.add_mutually_exclusive_group()
     goal.add_argument("--target", type=_scale, default=0.5, metavar="X", help="share of computed cells (default: 0.5)")
     goal.add_argument("--alpha", type=_scale, metavar="X", help="largest relative error of a predicted cell instead")
+    goal.add_argument(
+        "--target-db",
+        type=_scale,
+        metavar="X",
+        help="distance (PSNR) of the pictures to the plain ones instead: measures what each cell does to them, slowly",
+    )
     command.add_argument("--how", choices=("reuse", "linear"), help="predictor (default: of the smaller error)")
-    command.add_argument("--lookahead", type=_whole(1, 20), default=3, metavar="N", help="longest skip (default: 3)")
+    command.add_argument(
+        "--lookahead", type=_whole(1, 20), metavar="N", help="longest skip (default: 3, with --target-db 2)"
+    )
     _add_solver(command)
     _add_plan_file(command)
     _add_subject(command, prompts=4, batch=False)
@@ -278,6 +307,30 @@ def _add_difficulty(commands: argparse._SubParsersAction[_Parser]) -> None:
         action.add_argument("--goal", default="30 dB", help="'30 dB' to the long run, or facts (default: 30 dB)")
         if name == "train":
             action.add_argument("--out", metavar="DIR", help="where the predictor goes (default: beside the curves)")
+
+
+def _add_search(commands: argparse._SubParsersAction[_Parser]) -> None:
+    command = _command(
+        commands,
+        "search",
+        help="look for a better starting noise, instead of taking more steps",
+        description="Draw a prompt from several starting noises, and keep the picture that a verifier likes best.",
+        epilog=_SEARCH_EXAMPLE,
+    )
+    command.add_argument("prompt", help="what to draw")
+    command.add_argument("--verifier", metavar="NAME", help="reader, a CLIP folder or pkg:function (tiny: reader)")
+    command.add_argument("--candidates", type=_whole(1, 10_000), default=8, metavar="N", help="noises (default: 8)")
+    command.add_argument(
+        "--method", choices=("random", "zero_order", "paths"), default="random", help="(default: random)"
+    )
+    command.add_argument("--keep", type=_scale, metavar="X", help="share that goes on after a preview (default: all)")
+    command.add_argument("--after", type=_scale, default=0.3, metavar="X", help="share of steps before (default: 0.3)")
+    command.add_argument("--compare", action="store_true", help="spend the same work on more steps, too")
+    command.add_argument("--steps", type=_whole(2, 1000), default=25, metavar="N", help="steps (default: 25)")
+    command.add_argument("--batch", type=_whole(1, 100_000), default=8, metavar="N", help="at once (default: 8)")
+    command.add_argument("--out", default="out/search", metavar="DIR", help="folder (default: out/search)")
+    _add_solver(command)
+    _add_model(command)
 
 
 def _add_plan_file(command: argparse.ArgumentParser) -> None:
@@ -345,7 +398,7 @@ def _add_app(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument("--port", type=_whole(1, 65535), metavar="N", help="(default: the first free from 7860 on)")
     command.add_argument("--open", action="store_true", help="open a browser")
     command.add_argument(
-        "--model", nargs="+", default=["tiny"], help="what visitors may use: bundled names, folders, hub ids"
+        "--model", nargs="+", default=["tiny", "tiny-dit"], help="what visitors may use: bundled names, folders, hub ids"
     )
     command.add_argument("--allow-hub", action="store_true", help="let visitors load any hub id")
     command.add_argument("--force-public", action="store_true", help="listen to others without a password")

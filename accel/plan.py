@@ -18,7 +18,7 @@ from accel.technique import Technique
 FORMAT = 1
 """Version of the JSON form."""
 
-_KEYS = {"format", "name", "promise", "techniques", "fingerprint"}
+_KEYS = {"format", "name", "promise", "techniques", "optional", "fingerprint"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Plan:
     """``"same picture"`` (close to the plain run) or ``"same content"`` (every stated fact still right)."""
     fingerprint: Fingerprint | None = None
     """What it was tuned for; ``None`` when it is meant for anything."""
+    optional: frozenset[str] = frozenset()
+    """Names of techniques that are left out, with the reason in the report, where they do not fit: those of presets."""
 
     @classmethod
     def of(cls, what: Any) -> Plan:
@@ -69,10 +71,18 @@ class Plan:
 
     @classmethod
     def _joined(cls, plans: list[Plan]) -> Plan:
+        """All techniques in turn. What is optional in one plan and asked for in another is kept once, and asked for."""
         marks = {mark.denoiser: mark for plan in plans if (mark := plan.fingerprint)}
         if len(marks) > 1:
             raise AccelError(f"plans tuned for {' and '.join(sorted(marks))} cannot be joined: use one of them")
-        return cls(tuple(t for plan in plans for t in plan.techniques), fingerprint=next(iter(marks.values()), None))
+        each = [(technique, technique.name in plan.optional) for plan in plans for technique in plan.techniques]
+        wanted = [technique for technique, optional in each if not optional]
+        kept: list[Technique] = []
+        for technique, optional in each:
+            if not optional or technique not in [*wanted, *kept]:
+                kept.append(technique)
+        names = {t.name for t in kept} - {t.name for t in wanted}
+        return cls(tuple(kept), fingerprint=next(iter(marks.values()), None), optional=frozenset(names))
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -95,6 +105,7 @@ class Plan:
             "name": self.name,
             "promise": self.promise,
             "techniques": [{"name": t.name, **t.settings()} for t in self.techniques],
+            **({"optional": sorted(self.optional)} if self.optional else {}),
             "fingerprint": self.fingerprint.to_dict() if self.fingerprint else None,
         }
 
@@ -112,7 +123,8 @@ class Plan:
             if text is not None and not isinstance(text, str):
                 raise AccelError(f"a plan's {key} is a text or null, not {text!r}")
         techniques = tuple(_technique(entry) for entry in data["techniques"])
-        return cls(techniques, name, promise, None if mark is None else Fingerprint.from_dict(mark))
+        optional = _optional(data.get("optional", []), techniques)
+        return cls(techniques, name, promise, None if mark is None else Fingerprint.from_dict(mark), optional)
 
     def __str__(self) -> str:
         inner = " + ".join(map(str, self.techniques)) or "plain"
@@ -126,6 +138,13 @@ def presets() -> list[str]:
 
 def _preset_file(name: str) -> Any:
     return resources.files("accel").joinpath("presets", f"{name}.json")
+
+
+def _optional(names: Any, techniques: tuple[Technique, ...]) -> frozenset[str]:
+    own = {technique.name for technique in techniques}
+    if not isinstance(names, list) or not all(isinstance(name, str) and name in own for name in names):
+        raise AccelError(f"a plan's optional is a list of names of its techniques, not {names!r}")
+    return frozenset(names)
 
 
 def _technique(entry: Any) -> Technique:

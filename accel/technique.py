@@ -27,6 +27,7 @@ Claim = Literal[
     "linear_weights",
     "attention_kernel",
     "memory",
+    "cache_storage",
     "models",
 ]
 """What a technique takes over. Two techniques with a claim in common are refused, whichever comes first."""

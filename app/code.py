@@ -41,9 +41,9 @@ def _solver(name: str) -> list[str]:
     if name == "own":
         return []
     return [
-        "from accel.measure.arms import SOLVERS",
+        "from accel.measure.solvers import set_up",
         "",
-        f"pipe.scheduler = SOLVERS[{name!r}].from_config(pipe.scheduler.config)",
+        f"pipe.scheduler = set_up({name!r}, pipe.scheduler)",
     ]
 
 

@@ -15,8 +15,6 @@ from accel.app.streaming import Tell
 from accel.commands.drawing import size_factor
 from accel.errors import AccelError
 
-NOTE = "Plain inpainting: every step computes the whole picture. Computing only what an edit touches is not built yet."
-
 
 @dataclass(frozen=True)
 class Edited:

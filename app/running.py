@@ -16,7 +16,8 @@ from accel.app.streaming import Tell
 from accel.commands.drawing import Request, check, draw
 from accel.console import one_line
 from accel.errors import AccelError, AccelWarning
-from accel.measure.arms import Arm, solvers
+from accel.measure.arms import Arm
+from accel.measure.solvers import solvers
 from accel.measure.timing import synchronise
 from accel.pictures import to_image
 from accel.plan import Plan

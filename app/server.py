@@ -57,14 +57,14 @@ def check_bind(host: str, password: tuple[str, str] | None, force: bool) -> None
 def start(
     studio: Studio, host: str = "127.0.0.1", port: int | None = None, force_public: bool = False, browser: bool = False
 ) -> tuple[gr.Blocks, str]:
-    """Serve the page without blocking, and load the model meanwhile; returns the page, to ``close()``, and its URL.
+    """Serve the page without blocking, and load the model once it is shown; returns the page, to close, and its URL.
 
     Without a ``port`` the first free one from 7860 on is taken. Raises `AccelError` for a port that is taken, and where
     others could reach a server without a password.
     """
     password = auth(os.environ)
     check_bind(host, password, force_public)
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
+    os.environ.update(_SILENT)
     from accel.app import theme
     from accel.app.ui import build_demo
 
@@ -88,6 +88,13 @@ def start(
     studio.load_in_background()
     return demo, url
 
+
+_SILENT = {
+    "GRADIO_ANALYTICS_ENABLED": "False",
+    "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(2**31),
+}
+"""Read when gradio is imported, or its queue is made: no analytics, and no statistics after every event of a monitoring
+page that is off."""
 
 _SWITCHES: dict[str, Any] = {
     "share": False,

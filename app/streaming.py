@@ -77,11 +77,15 @@ class Runs:
                 del self._stops[visitor]
             self._changed.notify_all()
 
+    def going(self, visitor: str) -> bool:
+        """Whether a run of this visitor is not over yet."""
+        return visitor in self._stops
+
     def stop(self, visitor: str, patience: float = 0.0) -> int:
         """Stop all runs of this visitor, and wait ``patience`` seconds for their end; returns how many there were."""
         with self._changed:
             stops = [*self._stops.get(visitor, ())]
             for each in stops:
                 each.set()
-            self._changed.wait_for(lambda: visitor not in self._stops, timeout=patience)
+            self._changed.wait_for(lambda: not self.going(visitor), timeout=patience)
         return len(stops)

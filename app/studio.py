@@ -28,6 +28,9 @@ _WARM_UP_STEPS = 2
 _PATIENCE = 0.2
 """Seconds between two looks whether a visitor who waits for their turn has given up."""
 
+_UNVISITED = 5.0
+"""Seconds until the default model is loaded also where nobody has opened the page."""
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -74,6 +77,8 @@ class Studio:
         self.models, self.limits, self.allow_hub = tuple(models), limits, allow_hub
         self.device, self.dtype = device, dtype
         self.runs = Runs()
+        self.visited = threading.Event()
+        """A page has been shown: importing torch beside it would have held it up."""
         self._loaded: OrderedDict[str, Model] = OrderedDict()
         self._loading, self._turn = threading.Lock(), threading.Lock()
 
@@ -103,12 +108,13 @@ class Studio:
         return name in self._loaded
 
     def load_in_background(self) -> threading.Thread:
-        """Begin to load the default model, while the page is served already."""
-        thread = threading.Thread(target=self._try_to_load, daemon=True)
+        """Load the default model in a thread, once the page is there or nobody has come for a while."""
+        thread = threading.Thread(target=self._load_when_visited, daemon=True)
         thread.start()
         return thread
 
-    def _try_to_load(self) -> None:
+    def _load_when_visited(self) -> None:
+        self.visited.wait(_UNVISITED)
         try:
             self.model(self.models[0])
         except AccelError as error:

@@ -1,4 +1,6 @@
-"""The report drawn: steps from left to right, a row per technique, a mark per step, and the time of each step.
+"""The report drawn: steps from left to right, a row per technique and site, a mark per step, and the time of each step.
+
+Sites that did the same in every step share a row, and a technique has a few rows at most: what is left out is said.
 
 The drawing is an ARIA grid: every cell has its explanation as its name, the arrow keys walk through it (``page.js``),
 and shape as well as colour tells computed from predicted.
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from accel.report import COMPUTED, IDLE, LIGHTER, MIXED, PREDICTED
+from accel.report import COMPUTED, IDLE, LIGHTER, MIXED, PREDICTED, alike, together
 
 _KINDS = {COMPUTED: "computed", PREDICTED: "predicted", LIGHTER: "lighter", MIXED: "mixed", IDLE: "idle"}
 _WHY = {
@@ -21,6 +23,9 @@ _WHY = {
     MIXED: "partly computed, partly predicted",
     IDLE: "not asked for in this step",
 }
+_MOST_ROWS = 12
+"""Of one technique."""
+
 _HINT = "Point at a cell, or walk through the grid with the arrow keys, to see what happened there."
 
 
@@ -36,24 +41,38 @@ class Row:
 def rows(report: Mapping[str, Any], plain: Sequence[float], fast: Sequence[float]) -> list[Row]:
     """The grid of a report (`accel.Report.to_dict`); ``plain`` and ``fast`` are seconds per step, empty if unknown."""
     tallest = max([*plain, *fast], default=0.0)
-    techniques = [_technique(name, entry) for name, entry in report["techniques"].items() if entry["strip"].strip()]
     return [
         *([_times("plain", plain, tallest)] if plain else []),
-        *techniques,
+        *(row for name, entry in report["techniques"].items() if entry["strip"].strip() for row in _sites(name, entry)),
         *([_times("accelerated", fast, tallest)] if fast else []),
     ]
 
 
-def _technique(name: str, entry: Mapping[str, Any]) -> Row:
-    steps, sites = len(entry["strip"]), entry["sites"]
-    of = "its site was" if sites == 1 else f"its {sites} sites were"
+def _sites(name: str, entry: Mapping[str, Any]) -> list[Row]:
+    """A technique's rows: one for each way in which its sites went, a single one where they are not told apart."""
+    groups = alike(entry.get("strips", {})) or [([""] * entry["sites"], entry["strip"])]
+    shown = groups if len(groups) <= _MOST_ROWS else groups[: _MOST_ROWS - 1]
+    made = [_technique(f"{name} · {together(sites)}" if any(sites) else name, sites, strip) for sites, strip in shown]
+    if rest := groups[len(shown) :]:
+        left = [site for sites, _ in rest for site in sites]
+        made.append(_technique(f"{name} · others, in {len(rest)} ways", left, _merged([strip for _, strip in rest])))
+    return made
+
+
+def _technique(title: str, sites: Sequence[str], strip: str) -> Row:
+    count = "1 site" if len(sites) == 1 else f"{len(sites)} sites"
+    of = "its site was" if len(sites) == 1 else f"its {count} were"
+    where = f" ({sites[0]} to {sites[-1]})" if len(sites) > 1 and sites[0] else ""
     cells = [
-        (_KINDS[mark], None, f"{name}, step {index} of {steps}: {of} {_WHY[mark]}")
-        for index, mark in enumerate(entry["strip"], start=1)
+        (_KINDS[mark], None, f"{title}, step {index} of {len(strip)}: {of} {_WHY[mark]}{where}")
+        for index, mark in enumerate(strip, start=1)
     ]
-    whole = entry["computed"] + entry["predicted"]
-    share = f"{100 * entry['predicted'] / whole:.0f} % predicted" if entry["predicted"] else "computed"
-    return Row(name, f"{sites} {'site' if sites == 1 else 'sites'}, {share}", cells)
+    share = strip.count(PREDICTED) / (len(strip) - strip.count(IDLE))
+    return Row(title, f"{count}, {100 * share:.0f} % predicted" if share else f"{count}, computed", cells)
+
+
+def _merged(strips: Sequence[str]) -> str:
+    return "".join(marks[0] if len({*marks}) == 1 else MIXED for marks in zip(*strips, strict=True))
 
 
 def _times(name: str, seconds: Sequence[float], tallest: float) -> Row:
@@ -71,7 +90,7 @@ def declined(report: Mapping[str, Any]) -> list[str]:
         for name, entry in report["techniques"].items()
         for reason, count in entry["declined"].items()
     ]
-    return [*reasons, *report["notes"]]
+    return [*reasons, *report["notes"], *(f"left out: {reason}" for reason in report.get("omitted", ()))]
 
 
 def html(report: Mapping[str, Any], plain: Sequence[float] = (), fast: Sequence[float] = ()) -> str:
@@ -81,7 +100,7 @@ def html(report: Mapping[str, Any], plain: Sequence[float] = (), fast: Sequence[
         return '<p class="quiet">No technique, no grid: this plan computes everything.</p>'
     steps = max(len(row.cells) for row in grid)
     label = escape(f"What {report['plan']} did in each of {steps} steps", quote=True)
-    first = next(index for index, row in enumerate(grid) if row.cells[0][0] != "time" or len(grid) == 1)
+    first = next((index for index, row in enumerate(grid) if row.cells[0][0] != "time"), 0)
     lines = "".join(_row(row, start=index == first) for index, row in enumerate(grid))
     reasons = "".join(f"<li>{escape(reason)}</li>" for reason in declined(report))
     return (

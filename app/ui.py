@@ -45,6 +45,7 @@ def build_demo(studio: Studio) -> gr.Blocks:
         def left(request: gr.Request) -> None:
             studio.runs.stop(visitor(request))
 
+        demo.load(lambda: studio.visited.set(), queue=False, show_progress="hidden", api_visibility="private")
         demo.unload(left)
     demo.queue(max_size=_QUEUE, default_concurrency_limit=4)
     return demo

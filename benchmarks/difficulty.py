@@ -3,9 +3,9 @@
     python benchmarks/difficulty.py --model tiny
 
 96 held-out prompts, 8 noises each, 7 step counts of DPM++ and a run of 48 steps beside them: some 95,000 steps of one
-picture. Broken off, it goes on when it is repeated. The curves stay in
-``results/difficulty-<model>``, the evaluation goes to ``results/difficulty-<model>.json``, and a predictor is only kept
-where it beats the constants.
+picture, half of that with ``--seeds 4``. Broken off, it goes on when it is repeated with as many threads. The curves
+stay in ``results/difficulty-<model>``, the evaluation goes to ``results/difficulty-<model>.json``, and a predictor is
+only kept where it beats the constants.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def main() -> None:
         seeds=options.seeds,
         reference=48,
         solver=options.solver,
+        batch=options.batch,
         call={"guidance_scale": BUNDLED_GUIDANCE},
     )
     name = f"difficulty-{options.model}" + ("" if options.solver == "dpm++" else f"-{options.solver}")
@@ -76,6 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--solver", default="dpm++")
     parser.add_argument("--n", type=int, default=96, help="prompts")
     parser.add_argument("--seeds", type=int, default=8, help="noises of each")
+    parser.add_argument("--batch", type=int, default=8, help="pictures at once, kept together when they are done")
     return parser.parse_args()
 
 

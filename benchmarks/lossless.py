@@ -4,7 +4,7 @@
 
 One pipeline, with the plan attached and without in turns, on one thread, at each step count; the ratio is the median
 over the rounds, above 1 where the plan is faster. What is counted is the processor time of this process; attaching and
-removing the plan are not. A second pair of arms asks the same beside the preset ``balanced``.
+removing the plan are not. A second pair of arms asks the same beside the other techniques of the preset ``balanced``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from accel.commands.generate import BUNDLED_GUIDANCE
 from accel.measure.arms import draw
 from accel.measure.timing import ratio, turn
 
-BESIDE: dict[str, list[str]] = {"plain": [], "balanced": ["balanced"]}
+BESIDE: dict[str, list[str]] = {"plain": [], "balanced": ["deepcache", "guidance"]}
 """What the tier is added to."""
 
 

@@ -30,7 +30,7 @@ from torch import nn
 from accel import console
 from accel.commands import drawing
 from accel.commands.bench import JOURNAL, PAGE, PLOT, RESULTS, call_arguments, prompts_and_judge
-from accel.measure import arms, results, tabulate
+from accel.measure import arms, results, solvers, tabulate
 from accel.measure.bench import Bench, Setup
 from accel.measure.plot import pareto
 from accel.plan import Plan
@@ -153,7 +153,7 @@ class PeerSetup(Setup):
         return [*super().arms, *peers]
 
 
-def arm(name: str, version: str, steps: int, solver: str = arms.OWN) -> PeerArm:
+def arm(name: str, version: str, steps: int, solver: str = solvers.OWN) -> PeerArm:
     """The arm of a peer."""
     return PeerArm(steps, solver, Plan(name=f"{name} ({PEERS[name].package} {version})"), name)
 
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prompts=prompts,
         plans=[Plan.of(text) for text in (*OURS[family], *options.also)],
         steps=options.steps,
-        solvers=arms.solvers(pipe),
+        solvers=solvers.solvers(pipe),
         rounds=options.rounds,
         batch=options.batch,
         call=call,

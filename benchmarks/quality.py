@@ -19,7 +19,8 @@ import torch
 from common import RESULTS, subject, write
 from torchmetrics.functional.image import peak_signal_noise_ratio
 
-from accel.measure.arms import Arm, draw, solvers
+from accel.measure.arms import Arm, draw
+from accel.measure.solvers import solvers
 from accel.tiny.prompts import DIFFICULTIES, prompts
 from accel.tiny.reader import Reader
 from accel.tiny.reader import load as load_reader

@@ -19,5 +19,6 @@ TECHNIQUES = {
     "residual": "accel.caches.dynamic.technique:ResidualCache",
     "slicer": "accel.caches.slicer:Slicer",
     "smoothcache": "accel.caches.smoothcache:SmoothCache",
+    "storage": "accel.caches.storing:Storage",
     "tgate": "accel.caches.tgate:TGate",
 }

@@ -112,8 +112,9 @@ class Executor:
                 output = proceed(*args, **kwargs)
             return output
         finally:
-            for predicted, lighter in (each for cell in self.cells.values() for each in cell):
-                self.recorder.cell(self.technique, predicted, lighter)
+            for site, cells in self.cells.items():
+                for predicted, lighter in cells:
+                    self.recorder.cell(self.technique, predicted, lighter, site)
             self.call, self.predicting, self.cells = None, set(), {}
 
     def _misread(self, skipped: set[str], output: Tree) -> str | None:
@@ -150,7 +151,7 @@ class Executor:
             self.recorder.decline(self.technique, reason)
             return False
         wanted = row.order(self.clock.step)
-        if len(self.state.past.usable(self._key(site), self._lane)) >= wanted:
+        if self.state.past.count(self._key(site), self._lane) >= wanted:
             return True
         self.recorder.decline(self.technique, f"fewer than {wanted} computed values to predict from")
         return False

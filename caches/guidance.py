@@ -173,7 +173,7 @@ class GuidanceExecutor:
         if not self.row.predicts(self.clock.step):
             return False
         wanted = self.row.order(self.clock.step)
-        if len(self.past.usable(_KEY, None)) >= wanted:
+        if self.past.count(_KEY, None) >= wanted:
             return True
         self.recorder.decline(self.technique, f"fewer than {wanted} computed differences to predict from")
         return False

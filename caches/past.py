@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-
-import torch
+from dataclasses import dataclass, replace
 
 from accel.caches.predict import Sample
+from accel.caches.storing import Stored, store_of
 from accel.calls import Lane
 from accel.report import Recorder
-from accel.tensors import Tree, map_tensors, nbytes, rows
+from accel.tensors import Tree, rows
 
 
 @dataclass(frozen=True)
@@ -24,42 +23,57 @@ class Entry:
 
 
 class Past:
-    """The kept values of one technique, keyed by site and branch."""
+    """The kept values of one technique, keyed by site and branch, stored as `accel.caches.storing` says."""
 
     def __init__(self, recorder: Recorder):
         self._recorder = recorder
-        self._entries: dict[Hashable, list[Entry]] = {}
+        self._entries: dict[Hashable, list[tuple[Entry, Stored]]] = {}
+        self._full: set[Hashable] = set()
+        """What there was no room for: with values missing, the others would be predicted from as if they were newer."""
 
-    def keep(self, key: Hashable, entry: Entry, order: int) -> None:
-        """Add a copy of ``entry`` (models may write into the original) and drop all but the last ``order``."""
-        copied = Entry(entry.step, entry.lane, entry.batch, map_tensors(torch.Tensor.clone, entry.value))
+    def keep(self, key: Hashable, entry: Entry, order: int, exact: bool = False) -> None:
+        """Add a copy of ``entry`` and drop all but the last ``order``; ``exact`` where it is to be compared."""
+        if key in self._full:
+            return
         kept = self._entries.setdefault(key, [])
-        kept.append(copied)
-        self._recorder.cached(nbytes(copied.value))
-        while len(kept) > order:
-            self._recorder.cached(-nbytes(kept.pop(0).value))
+        while len(kept) >= max(order, 1):
+            self._drop(kept.pop(0))
+        stored = store_of(self._recorder).put(entry.value, self._recorder, exact)
+        if stored is None:
+            self.forget(key)
+            self._full.add(key)
+        else:
+            kept.append((replace(entry, value=None), stored))
+
+    def count(self, key: Hashable, lane: Lane) -> int:
+        """How many kept samples cover the rows of ``lane``."""
+        return len(self._covering(key, lane))
 
     def usable(self, key: Hashable, lane: Lane) -> list[Sample]:
         """The kept samples that cover the rows of ``lane``, cut down to them, oldest first."""
-        entries = self._entries.get(key, ())
-        return [(e.step, _cut(e, lane)) for e in entries if e.lane is None or e.lane == lane]
+        return [(e.step, stored.back(_cut(e, stored.value, lane))) for e, stored in self._covering(key, lane)]
 
     def forget(self, *keys: Hashable) -> None:
         """Free what is kept for these keys."""
         for key in keys:
-            for entry in self._entries.pop(key, ()):
-                self._recorder.cached(-nbytes(entry.value))
+            for each in self._entries.pop(key, ()):
+                self._drop(each)
 
     def clear(self) -> None:
         """Free everything."""
         self.forget(*self._entries)
+        self._full.clear()
 
     def keys(self) -> list[Hashable]:
         """The keys something is kept for."""
         return list(self._entries)
 
+    def _covering(self, key: Hashable, lane: Lane) -> list[tuple[Entry, Stored]]:
+        return [each for each in self._entries.get(key, ()) if each[0].lane is None or each[0].lane == lane]
 
-def _cut(entry: Entry, lane: Lane) -> Tree:
-    if lane is None or entry.lane == lane:
-        return entry.value
-    return rows(entry.value, entry.batch, slice(*lane))
+    def _drop(self, each: tuple[Entry, Stored]) -> None:
+        store_of(self._recorder).account(each[1], -1, self._recorder)
+
+
+def _cut(entry: Entry, value: Tree, lane: Lane) -> Tree:
+    return value if lane is None or entry.lane == lane else rows(value, entry.batch, slice(*lane))

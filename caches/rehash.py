@@ -186,7 +186,9 @@ class _Rehash:
 
     def _with_past(self, call: Call, rows: range, chosen: set[int]) -> set[int]:
         """Those of the pictures for whose rows enough values are kept."""
-        poor = {row % _pictures(call) for row in rows if len(self._past(call, row)) < self.order} & chosen
+        poor = {
+            row % _pictures(call) for row in rows if self.state.past.count(_key(call, row), None) < self.order
+        } & chosen
         if poor:
             self._decline(f"fewer than {self.order} computed values to predict from")
         return chosen - poor

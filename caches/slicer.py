@@ -114,8 +114,8 @@ class _Slicing:
         try:
             return proceed(*args, **kwargs)
         finally:
-            for cut in self.cells.values():
-                self.recorder.cell(Slicer.name, predicted=False, lighter=cut)
+            for name, cut in self.cells.items():
+                self.recorder.cell(Slicer.name, predicted=False, lighter=cut, site=name)
             self.cells = {}
 
     def at_group(self, group: Group, forward: Callable[..., Tree], args: Any, kwargs: Any) -> Tree:

@@ -9,18 +9,20 @@ from typing import Any, ClassVar
 
 from accel.caches.executor import Executor
 from accel.caches.predict import Axis, check_how
-from accel.caches.schedule import calibrate, foreign, names
+from accel.caches.schedule import calibrate, choose_cells, foreign, names
 from accel.caches.schedule.curves import ErrorCurves
 from accel.caches.schedule.solving import By, solve
 from accel.caches.schedule.stretching import stretch
+from accel.caches.schedule.work import by_kind
 from accel.caches.table import Row, Table
 from accel.clock import Clock
 from accel.errors import AccelError
+from accel.fingerprint import Fingerprint
 from accel.plan import Plan
 from accel.report import Recorder
 from accel.target import Target
 from accel.technique import Claim, Detach, Technique
-from accel.watching import Prompt
+from accel.watching import Prompt, watch
 
 _EVERYTHING: frozenset[Claim] = frozenset({"self_attn_outputs", "cross_attn_outputs", "block_outputs"})
 _CLAIMS: Mapping[str, frozenset[Claim]] = {
@@ -109,13 +111,56 @@ class SmoothCache(Technique):
         *,
         alpha: float | None = None,
         target_share: float | None = None,
+        target_db: float | None = None,
         how: str | None = None,
         by: By = "kind",
         **measuring: Any,
     ) -> Plan:
-        """`fitted` to error curves measured here and now; ``measuring`` goes to `accel.caches.schedule.calibrate`."""
+        """A plan for one goal, measured here and now.
+
+        ``alpha`` and ``target_share`` are looked up in error curves (`fitted`), and ``measuring`` goes to
+        `accel.caches.schedule.calibrate`. ``target_db`` is the distance of the final pictures to the plain ones, see
+        `chosen`.
+        """
+        if target_db is not None:
+            if alpha is not None or target_share is not None or by != "kind":
+                raise AccelError("smoothcache: target_db is a goal of its own, for rows by kind: leave out the others")
+            return cls.chosen(pipe, prompts, target_db=target_db, how=how or "linear", **measuring)
         curves = calibrate(pipe, prompts, **measuring)
         return cls.fitted(curves, alpha=alpha, target_share=target_share, how=how, by=by)
+
+    @classmethod
+    def chosen(
+        cls,
+        pipe: Any,
+        prompts: Sequence[Prompt],
+        *,
+        target_db: float,
+        how: str = "linear",
+        axis: Axis = "time",
+        kinds: Sequence[str] = names.KINDS,
+        **measuring: Any,
+    ) -> Plan:
+        """The plan that skips the most work and stays ``target_db`` close to the plain pictures.
+
+        What each cell does to the final picture is measured, see `accel.caches.schedule.choose_cells`, where
+        ``measuring`` goes. ``kinds`` are the rows, such as ``ff``, or ``region`` for the stretch that DeepCache skips;
+        they are weighed by their operations.
+        """
+        target = Target.of(pipe)
+        sites = names.sites_of(target, kinds)
+        if not sites:
+            raise AccelError(f"{type(pipe).__name__} has no {' and no '.join(kinds)} to predict: name other kinds")
+        own = {"steps": 2, "seed": measuring.get("seed", 0), "call": measuring.get("call")}
+        rows = by_kind(target, sites, lambda: watch(target, lambda clock: lambda: None, prompts[:1], **own))
+        found = choose_cells(
+            pipe, prompts, lambda cells: cls(tuple(cells.items()), how, axis), rows, target_db=target_db, how=how,
+            **measuring,
+        )  # fmt: skip
+        computed = "".join(found.cells.values())
+        quality = {"psnr": found.psnr, "computed": computed.count("1") / len(computed), "saved": found.saved}
+        mark = Fingerprint.of(target, measuring.get("steps", 25), quality)
+        return Plan((cls(tuple(found.cells.items()), how, axis),), fingerprint=mark)
 
     # --- a technique -------------------------------------------------------------------------------------------
 

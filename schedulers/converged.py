@@ -10,9 +10,10 @@ thinned to a few of its own steps, down to the last noise level. Each picture of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -33,6 +34,7 @@ class Converged(Technique):
 
     name: ClassVar[str] = "converged"
     summary: ClassVar[str] = "the rest of the schedule thinned to a few steps once the predicted picture stands still"
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"threshold": (0.02, 0.05, 0.1)}
 
     threshold: float = 0.02
     """Relative change of the predicted clean sample from one step to the next that counts as standing still."""

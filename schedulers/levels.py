@@ -2,11 +2,12 @@
 
 A noisy sample is ``x = signal · x0 + noise · ε``. Schedulers with a variance-preserving table have
 ``signal² = alphas_cumprod[t]`` and ``noise² = 1 - signal²``; flow matching has ``noise = t / T`` and
-``signal = 1 - noise``.
+``signal = 1 - noise``. Stable Video Diffusion counts time by its noise level, ``t = log(noise / signal) / 4``.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,12 @@ def is_flow(scheduler: Any) -> bool:
     return not hasattr(scheduler, "alphas_cumprod") and sigmas is not None and float(sigmas.max()) <= 1.0
 
 
+def is_continuous(scheduler: Any) -> bool:
+    """Are timesteps a quarter of the logarithm of noise over signal?"""
+    config = scheduler.config
+    return config.get("timestep_type") == "continuous" and config.get("prediction_type") == "v_prediction"
+
+
 def unreadable(scheduler: Any) -> str | None:
     """Why noise levels cannot be told for this scheduler; ``None`` when they can."""
     if is_flow(scheduler) or hasattr(scheduler, "alphas_cumprod"):
@@ -37,6 +44,9 @@ def level(scheduler: Any, time: float) -> Level:
     if is_flow(scheduler):
         noise = time / scheduler.config.num_train_timesteps
         return 1 - noise, noise
+    if is_continuous(scheduler):
+        ratio = math.exp(4 * time)
+        return 1 / math.hypot(1, ratio), ratio / math.hypot(1, ratio)
     table = scheduler.alphas_cumprod
     kept = float(np.interp(time, np.arange(len(table)), table.double().cpu().numpy()))
     return kept**0.5, (1 - kept) ** 0.5
@@ -46,8 +56,33 @@ def sigma(scheduler: Any, time: float) -> float:
     """The entry of ``scheduler.sigmas`` for ``time``: noise over signal, or with flow matching the share of noise."""
     if is_flow(scheduler):
         return level(scheduler, time)[1]
-    table = ((1 - scheduler.alphas_cumprod) / scheduler.alphas_cumprod).double().sqrt().cpu().numpy()
+    if is_continuous(scheduler):
+        return math.exp(4 * time)
+    table = _table(scheduler)
     return float(np.interp(time, np.arange(len(table)), table))  # as the schedulers themselves interpolate
+
+
+def time_of(scheduler: Any, ratio: float) -> float:
+    """The timestep at which noise over signal is ``ratio``, not with flow matching: the inverse of `sigma`."""
+    if is_continuous(scheduler):
+        return math.log(ratio) / 4
+    table = np.log(_table(scheduler))
+    return float(np.interp(math.log(ratio), table, np.arange(len(table))))  # again as they do
+
+
+def noise_range(scheduler: Any) -> tuple[float, float]:
+    """Largest and smallest noise over signal that the model was trained with, not with flow matching."""
+    config = scheduler.config
+    if is_continuous(scheduler) and config.get("sigma_max") and config.get("sigma_min"):
+        return float(config["sigma_max"]), float(config["sigma_min"])
+    table = _table(scheduler)
+    return float(table[-1]), float(table[0])
+
+
+def _table(scheduler: Any) -> Any:
+    """Noise over signal of every training timestep."""
+    kept = scheduler.alphas_cumprod
+    return ((1 - kept) / kept).double().sqrt().cpu().numpy()
 
 
 def is_variance_exploding(scheduler: Any) -> bool:

@@ -1,63 +1,37 @@
-"""The best schedule of few steps for a model, found on one long trajectory by dynamic programming.
+"""The best schedule of few steps for a model and its solver, found on a few long runs.
 
-A run of many steps gives samples x_i (variance-preserving), noise levels and predicted clean samples D_i. One solver
-step from node i to node j of that run, with λ = log(signal / noise), h = λ_j - λ_i and node g the step before, leads to
+*Dynamic programming.* A run of many steps gives samples x_i (variance-preserving), noise levels and predicted clean
+samples D_i. One solver step from node i to node j of that run, with λ = log(signal / noise), h = λ_j - λ_i and node g
+the step before, leads to
 
     x̂_j = (noise_j / noise_i) x_i + signal_j (1 - e^{-h}) (D_i + h / (2 (λ_i - λ_g)) (D_i - D_g))
 
 which is DPM-Solver++(2M) (arXiv:2211.01095), and without the last term DDIM. What each step misses, |x̂_j - x_j|², is
 known for all triples, so the path with the least sum through any number of nodes is as well (OptimalSteps,
 arXiv:2503.21774, does so for first-order steps).
+
+*Refining.* That sum is not what counts: later steps carry an early error on, or mend it. So the better one of the path
+and the solver's own spacing is bent until the final sample of the short run comes nearest to the long run's (`refine`).
+What comes out is judged on other prompts, and only kept where it surely wins.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from accel.clock import Clock
 from accel.errors import AccelError
-from accel.runs import model_output, step_sample
-from accel.schedulers.levels import clean, is_variance_exploding, level
-from accel.schedulers.probe import abilities, equivalent
-from accel.schedulers.schedule import rewrite
+from accel.measure.intervals import Interval, mean
+from accel.schedulers.recording import Runs, Trajectory
+from accel.schedulers.refine import Array, refined
 from accel.schedulers.steps import Steps
-from accel.target import Target
-from accel.technique import Detach
-from accel.tensors import tensors
-from accel.watching import Prompt, watch
-
-Array = NDArray[np.float64]
+from accel.watching import Prompt
 
 _FIRST_ORDER = ("EulerDiscreteScheduler", "DDIMScheduler", "FlowMatchEulerDiscreteScheduler")
-
-
-@dataclass
-class Trajectory:
-    """Long runs, node by node.
-
-    Attributes:
-        times: Timesteps of the nodes, falling.
-        levels: Their ``(signal, noise)``.
-        samples: ``(nodes + 1, values)``: the sample at every node, and the final one; the runs side by side.
-        cleans: ``(nodes, values)``: the clean sample predicted there.
-    """
-
-    times: list[float] = field(default_factory=list)
-    levels: list[tuple[float, float]] = field(default_factory=list)
-    samples: list[list[torch.Tensor]] = field(default_factory=list)
-    cleans: list[list[torch.Tensor]] = field(default_factory=list)
-
-    def arrays(self) -> tuple[Array, Array]:
-        """Samples and predicted clean samples, see the attributes."""
-        return _stacked(self.samples), _stacked(self.cleans)
 
 
 @dataclass(frozen=True)
@@ -65,23 +39,19 @@ class Optimised:
     """A schedule, and how it did on prompts that it was not chosen on.
 
     Attributes:
-        steps: The better one of the chosen schedule and the solver's own.
-        before: Mean squared distance of the final latents to the long run's, with the solver's own schedule.
-        after: With the chosen one.
+        steps: The chosen schedule where it is surely better than the solver's own, otherwise that one.
+        timesteps: The chosen schedule.
+        gain: Mean over prompts of how much closer, in dB, its final latents are to the long run's than with the
+            solver's own schedule.
     """
 
     steps: Steps
-    before: float
-    after: float
-
-    @property
-    def gain(self) -> float:
-        """In dB."""
-        return 10 * math.log10(self.before / self.after) if self.after else math.inf
+    timesteps: tuple[float, ...]
+    gain: Interval
 
     def __str__(self) -> str:
-        kept = "it is kept" if self.after < self.before else "the solver's own schedule is kept"
-        return f"the chosen schedule is {self.gain:+.2f} dB closer to the long run than the solver's own: {kept}"
+        kept = "it is kept" if self.steps.timesteps else "the solver's own schedule is kept"
+        return f"the chosen schedule is {self.gain} dB closer to the long run than the solver's own: {kept}"
 
 
 def optimise(
@@ -92,6 +62,7 @@ def optimise(
     nodes: int = 48,
     call: Mapping[str, Any] | None = None,
     seed: int = 0,
+    batch: int = 8,
 ) -> Optimised:
     """The schedule of ``steps`` steps with the least error for ``pipe`` with its solver.
 
@@ -99,9 +70,10 @@ def optimise(
         pipe: Without a plan; it is left as it was.
         prompts: A handful: the first half to choose on, the others to judge by.
         steps: How many steps the schedule shall have.
-        nodes: Steps of the long runs, from which those of the schedule are taken.
+        nodes: Steps of the long runs.
         call: Further arguments of every call.
         seed: The noise of prompt ``i`` is that of ``seed + i``.
+        batch: Prompts drawn at once, where they are texts.
 
     Raises:
         AccelError: where the solver takes no schedule of ours, for fewer than two prompts, or where there are not more
@@ -109,35 +81,45 @@ def optimise(
     """
     if isinstance(prompts, str) or len(prompts) < 2:
         raise AccelError("one half of the prompts chooses the schedule, the other judges it: give at least 2")
+    half = len(prompts) // 2
+    chosen = choose(Runs(pipe, prompts[:half], call, seed, batch), steps, nodes)
+    return judge(Runs(pipe, prompts[half:], call, seed + half, batch), chosen, nodes)
+
+
+def choose(runs: Runs, steps: int, nodes: int = 48) -> tuple[float, ...]:
+    """The timesteps with which the final latents of ``runs`` come nearest to those of the long run.
+
+    Every prompt counts by how much more or less is missed than with the solver's own spacing, so that none of them
+    decides alone. Raises `AccelError` where there are not more nodes than steps.
+    """
     if not 1 < steps < nodes:
         raise AccelError(f"a schedule of {steps} steps is chosen from more than that, at least 2 of them: not {nodes}")
-    target = Target.of(pipe)
-    if reason := abilities(target.scheduler).timesteps:
-        hint = equivalent(target.scheduler)
-        raise AccelError(f"no schedule can be given to the pipeline: {reason}" + (f"; {hint}" if hint else ""))
-    half, order = len(prompts) // 2, 1 if type(target.scheduler).__name__ in _FIRST_ORDER else 2
-    track = _record(target, prompts[:half], nodes, seed, call)
-    chosen = Steps(timesteps=tuple(track.times[node] for node in best_path(errors(track, order), steps)))
+    order = 1 if type(runs.target.scheduler).__name__ in _FIRST_ORDER else 2
+    track = runs.record(nodes)
+    truth, own = runs.rows(track), runs.record(steps)
+    size = np.sqrt(missed(runs.rows(own), truth))[:, None]
 
-    def final(count: int, timesteps: Sequence[float] = ()) -> torch.Tensor:
-        return torch.cat(_record(target, prompts[half:], count, seed + half, call, timesteps).samples[-1])
+    def residual(timesteps: Sequence[float]) -> Array:
+        return ((runs.final(steps, timesteps) - truth) / size).flatten()
 
-    truth = final(nodes)
-    before, after = (float(((x - truth) ** 2).mean()) for x in (final(steps), final(steps, chosen.timesteps)))
-    return Optimised(chosen if after < before else Steps(count=steps), before, after)
+    path = tuple(track.times[node] for node in best_path(errors(track, order), steps))
+    starts = [tuple(own.times), path]
+    best = min(starts, key=lambda times: float((residual(times) ** 2).sum()))
+    return refined(residual, best) if best[-1] >= 0 else best  # where time is a logarithm it has no end to bend it to
 
 
-def _record(
-    target: Target,
-    prompts: Sequence[Prompt],
-    steps: int,
-    seed: int,
-    call: Mapping[str, Any] | None,
-    timesteps: Sequence[float] = (),
-) -> Trajectory:
-    seen = _Recording(timesteps)
-    watch(target, seen.attach, prompts, steps, seed, call)
-    return seen.trajectory
+def judge(runs: Runs, timesteps: tuple[float, ...], nodes: int = 48) -> Optimised:
+    """Hold a schedule against the solver's own on these runs."""
+    steps = len(timesteps)
+    truth, own, new = runs.final(nodes), runs.final(steps), runs.final(steps, timesteps)
+    gain = mean((10 * np.log10(missed(own, truth) / missed(new, truth))).tolist())
+    kept = Steps(timesteps=timesteps) if gain.low > 0 else Steps(count=steps)
+    return Optimised(kept, timesteps, gain)
+
+
+def missed(rows: Array, truth: Array) -> Array:
+    """Mean squared distance of every row, never quite 0."""
+    return np.maximum(((rows - truth) ** 2).mean(1), 1e-24)
 
 
 def errors(trajectory: Trajectory, order: int) -> Array:
@@ -182,54 +164,3 @@ def best_path(cost: Array, steps: int) -> list[int]:
     for previous in reversed(came):
         path, node = [node, *path], int(previous[node, path[0]])
     return [node, *path[:-1]]
-
-
-class _Recording:
-    """Keeps what the scheduler is given, on its own schedule or on these ``timesteps``."""
-
-    def __init__(self, timesteps: Sequence[float] = ()) -> None:
-        self.trajectory, self.timesteps = Trajectory(), timesteps
-        self._clock: Clock | None = None
-
-    def attach(self, clock: Clock) -> Detach:
-        """Stand around the solver's steps; returns what undoes it."""
-        self._clock = clock
-        with ExitStack() as undo:
-            undo.callback(clock.guard_scheduler(set_timesteps=self._set, step=self._step))
-            return undo.pop_all().close
-
-    def _set(self, proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = proceed(*args, **kwargs)
-        assert self._clock is not None
-        if self.timesteps:
-            rewrite(self._clock.target.scheduler, self.timesteps)
-        return result
-
-    def _step(self, proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = proceed(*args, **kwargs)
-        assert self._clock is not None
-        scheduler, run, step = self._clock.target.scheduler, self._clock.run, self._clock.step
-        if run is None:
-            return result
-        output, sample = (read(scheduler, args, kwargs) for read in (model_output, step_sample))
-        time, track = run.times[step], self.trajectory
-        signal, noise = level(scheduler, time)
-        if step == len(track.times):
-            track.times.append(time)
-            track.levels.append((signal, noise))
-        scale = signal if is_variance_exploding(scheduler) else 1.0
-        _keep(track.samples, step, sample * scale)
-        _keep(track.cleans, step, clean(scheduler, output, sample, time))
-        if step == run.steps - 1:
-            _keep(track.samples, step + 1, next(tensors(result)))
-        return result
-
-
-def _keep(kept: list[list[torch.Tensor]], node: int, value: torch.Tensor) -> None:
-    if node == len(kept):
-        kept.append([])
-    kept[node].append(value.detach().double().flatten().cpu())
-
-
-def _stacked(kept: list[list[torch.Tensor]]) -> Array:
-    return torch.stack([torch.cat(values) for values in kept]).numpy()

@@ -1,15 +1,17 @@
-"""A number of steps, or the steps themselves: the constant that every cleverer rule has to beat."""
+"""A number of steps, their spacing, or the steps themselves: the constant that every cleverer rule has to beat."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.report import Recorder
 from accel.schedulers.probe import abilities, equivalent
 from accel.schedulers.schedule import StepPlan, out_of_reach
+from accel.schedulers.spacing import SPACINGS, spaced, unfit
 from accel.schedulers.upfront import UpFront
 from accel.target import Target
 from accel.technique import Claim, Detach, Technique, positive
@@ -17,13 +19,20 @@ from accel.technique import Claim, Detach, Technique, positive
 
 @dataclass(frozen=True)
 class Steps(Technique):
-    """Run ``count`` steps, or these ``timesteps``, whatever a longer call asks for. A shorter one is left alone."""
+    """Run ``count`` steps, or these ``timesteps``, whatever a longer call asks for. A shorter one is left alone.
+
+    A ``spacing`` says where the steps lie, as many as ``count`` or else the call says, and never more than the call.
+    """
 
     name: ClassVar[str] = "steps"
     summary: ClassVar[str] = "a fixed number of steps, or a schedule of its own, instead of what a longer call asks for"
 
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"spacing": SPACINGS}
+
     count: int | None = None
-    """Number of steps in the scheduler's own spacing."""
+    """Number of steps."""
+    spacing: str = ""
+    """Where they lie: karras, exponential, ays_sd15, ays_sdxl or ays_svd; the solver's own where none is given."""
     timesteps: tuple[float, ...] = ()
     """Or the steps themselves, falling, in training timesteps (999 is nearly all noise with most models)."""
 
@@ -32,6 +41,10 @@ class Steps(Technique):
             raise AccelError("steps: give either a count or timesteps, not both")
         if self.count is not None:
             positive(self, count=self.count)
+        if self.spacing and self.timesteps:
+            raise AccelError("steps: give either a spacing or timesteps, not both")
+        if self.spacing and self.spacing not in SPACINGS:
+            raise AccelError(f"steps: no spacing is called {self.spacing!r}: there are {', '.join(SPACINGS)}")
         falls = all(later < earlier for earlier, later in zip(self.timesteps, self.timesteps[1:], strict=False))
         if self.timesteps and not (falls and self.timesteps[-1] >= 0):
             raise AccelError(f"steps: timesteps fall from step to step and are not negative, unlike {self.timesteps}")
@@ -41,22 +54,33 @@ class Steps(Technique):
         return frozenset({"schedule"})
 
     def problems(self, target: Target) -> list[str]:
-        if self.count is None and not self.timesteps:
-            return ["steps: say how many steps, with a count or timesteps"]
+        if self.count is None and not self.timesteps and not self.spacing:
+            return ["steps: say how many steps, with a count or timesteps, or where they lie, with a spacing"]
         if reason := out_of_reach(target.pipe):
             return [f"steps: {reason}"]
         most = target.scheduler.config.get("num_train_timesteps", 1000)
         if self.timesteps and self.timesteps[0] > most:
             return [f"steps: timestep {self.timesteps[0]:g} is beyond the {most} that the model was trained with"]
-        can = abilities(target.scheduler)
-        reason = can.timesteps if self.timesteps else can.count
-        hint = equivalent(target.scheduler) if self.timesteps else None
-        return [f"steps: {reason}" + (f"; {hint}" if hint else "")] if reason else []
+        can, own = abilities(target.scheduler), bool(self.timesteps or self.spacing)
+        if reason := can.timesteps if own else can.count:
+            hint = equivalent(target.scheduler) if own else None
+            return [f"steps: {reason}" + (f"; {hint}" if hint else "")]
+        reason = unfit(target.scheduler, self.spacing) if self.spacing else None
+        return [f"steps: {reason}"] if reason else []
 
     def attach(self, target: Target, clock: Clock, recorder: Recorder) -> Detach:
-        plan = StepPlan(self.count, self.timesteps)
-
         def choose(asked: int) -> list[StepPlan]:
-            return [plan if plan.steps(asked) <= asked else StepPlan()]
+            scheduler = clock.target.scheduler
+            if self.spacing and (reason := unfit(scheduler, self.spacing)):  # it was swapped
+                up_front.decline(reason)
+                return [StepPlan()]
+            return [self._plan(scheduler, asked)]
 
-        return UpFront(self.name, choose, clock, recorder).attach()
+        up_front = UpFront(self.name, choose, clock, recorder)
+        return up_front.attach()
+
+    def _plan(self, scheduler: Any, asked: int) -> StepPlan:
+        if self.spacing:
+            return StepPlan(timesteps=spaced(scheduler, self.spacing, min(self.count or asked, asked)))
+        plan = StepPlan(self.count, self.timesteps)
+        return plan if plan.steps(asked) <= asked else StepPlan()

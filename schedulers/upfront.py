@@ -84,6 +84,8 @@ class UpFront:
             if problem := _put(scheduler, longest) or doubles(scheduler):
                 self.decline(problem)
                 return proceed(**asked.arguments)
+            if count == asked.count:
+                self.decline("the call asks for no more steps than that, which only lie elsewhere")
         self.given = count
         self._plans = plans if len(set(plans)) > 1 else []
         self._shorter = asked.at

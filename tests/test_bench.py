@@ -15,12 +15,13 @@ from accel import cli
 from accel.caches.deepcache import DeepCache
 from accel.errors import AccelError
 from accel.measure import results, tabulate
-from accel.measure.arms import Arm, arms, reference, solvers
+from accel.measure.arms import Arm, arms, reference
 from accel.measure.bench import Setup
 from accel.measure.intervals import resampled
 from accel.measure.journal import Item, Journal
 from accel.measure.quality import psnr, ssim
 from accel.measure.sets import FEWEST, fid, kid
+from accel.measure.solvers import solvers
 from accel.plan import Plan
 from accel.spelling import call, split
 from accel.tiny.judging import SceneJudge, mixed

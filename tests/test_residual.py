@@ -10,11 +10,15 @@ from torch import nn
 
 import accel
 from accel import AccelError, AccelWarning, Refused
+from accel.caches.dynamic import judge
 from accel.caches.dynamic.streams import Ear, minus, named, pair, plus, put, taken
 from accel.caches.dynamic.technique import ResidualCache
 from accel.caches.guidance import GuidanceCache
+from accel.caches.past import Entry, Past
+from accel.caches.table import Row
 from accel.caches.tgate import TGate
 from accel.hooks import install
+from accel.report import Recorder
 from tests.contract.support import may_save_nothing
 from tests.families import case, run
 from tests.toy import Block, Folding, InPlace, ToyPipeline, by_hand, draw, sample, toy
@@ -261,14 +265,74 @@ def _two_calls(pipe: Any, start: torch.Tensor, other: torch.Tensor, drift: bool)
     return now
 
 
-def test_two_calls_of_a_step_keep_apart() -> None:
+def test_of_two_calls_of_a_step_the_first_decides_for_both() -> None:
+    """Both are predicted in the same steps, however much the second one jumps; each has a past of its own."""
     pipe = toy()
     with accel.accelerate(pipe, ResidualCache(threshold=0.6, warm_up=2, max_consecutive=3)) as handle:
         wanted = draw(pipe, sample(0))
         cells = strip(handle)
         for drift in (False, True):
             assert torch.equal(_two_calls(pipe, sample(0), sample(1), drift), wanted)
-        assert strip(handle) == cells.replace(".", "+") and "." in cells
+            assert strip(handle) == cells and {"#", "."} == {*cells}
+        part = handle.report().techniques["residual"]
+        assert part.predicted == 2 * cells.count(".") and part.computed == 2 * cells.count("#")
+        assert part.declined["the other half of guidance was computed"] == cells[2:-1].count("#")
+
+
+@pytest.mark.parametrize(("name", "indicator"), [("wan", "first_block"), ("flux-cfg", "tea"), ("wan", "sea")])
+def test_halves_of_guidance_in_two_calls_are_of_the_same_step(
+    name: str, indicator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threshold lies between the changes that are seen, so that some steps are predicted and some are not."""
+    decided: list[tuple[int, str, tuple[bool, ...]]] = []
+    decide = judge.Judge.decide
+
+    def listening(self: Any, row: Any, step: int, keys: Any, *rest: Any) -> Any:
+        guessed, reasons = decide(self, row, step, keys, *rest)
+        decided.append((step, keys[0][1], tuple(guessed)))
+        return guessed, reasons
+
+    monkeypatch.setattr(judge.Judge, "decide", listening)
+    pipe = case(name).build()
+    for threshold in (0.1, 1.0, 10.0):
+        decided.clear()
+        settings = ResidualCache(indicator=indicator, threshold=threshold, warm_up=2, max_consecutive=3)
+        with may_save_nothing(), accel.accelerate(pipe, settings):
+            run(case(name), pipe, steps=8)
+        by_step: dict[int, dict[str, tuple[bool, ...]]] = {}
+        for step, branch, guessed in decided:
+            by_step.setdefault(step, {})[branch] = guessed
+        assert all(len(each) == 2 and len(set(each.values())) == 1 for each in by_step.values())
+    assert any(any(guessed) for _, _, guessed in decided)
+
+
+def test_a_half_that_is_asked_for_less_often_holds_the_other_back_only_where_it_must() -> None:
+    """Guidance caching leaves out second calls: they are computed again in time, and with the first ones."""
+    pipe = case("wan").build()
+    plan = [ResidualCache(threshold=ALWAYS, warm_up=2, max_consecutive=1), GuidanceCache(interval=2, warm_up=2)]
+    with accel.accelerate(pipe, plan) as handle:
+        run(case("wan"), pipe, steps=12)
+        part = handle.report().techniques["residual"]
+    assert "+" not in part.strip and part.predicted > 0
+    assert "the other half of guidance was computed" in part.declined
+
+
+def test_guidance_that_ends_in_mid_run_does_not_hold_the_rest_back() -> None:
+    limits = judge.Limits(1.0, 2)
+    past = Past(recorder := Recorder("Pipeline", "plan"))
+    recorder.run_began(12)
+    deciding, row = judge.Judge(limits, past), Row("11" + "0" * 10, "reuse")
+    predicted = []
+    for step in range(12):
+        for branch in ("cond", "uncond")[: 2 if step < 4 else 1]:
+            keys = [("site", branch, 0)]
+            (guessed,), _ = deciding.decide(row, step, keys, 1, None, None)
+            if not guessed:
+                past.keep(keys[0], Entry(step, None, 1, torch.ones(1, 1)), 1)
+            predicted.append((step, branch, guessed))
+    alone = [guessed for step, branch, guessed in predicted if branch == "cond" and step >= 8]
+    assert alone == [True, False, True, True]
+    assert all(len({yes for at, _, yes in predicted if at == step}) == 1 for step in range(4))
 
 
 def test_rows_that_hold_frames_are_one_picture() -> None:

@@ -295,7 +295,16 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
 def test_the_command_writes_a_plan_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "schedule.json"
     said = {"model": "tiny", "device": "cpu", "dtype": "float32", "prompts": "bundled", "n": 1, "guidance": None}
-    goal = {"alpha": None, "target": 0.6, "how": None, "steps": 6, "lookahead": 3, "seed": 0, "size": 32}
+    goal = {
+        "alpha": None,
+        "target": 0.6,
+        "target_db": None,
+        "how": None,
+        "steps": 6,
+        "lookahead": 3,
+        "seed": 0,
+        "size": 32,
+    }
     with console.plain_warnings():
         assert command.run(argparse.Namespace(**said, solver="own", **goal, out=str(out))) == 0
     text = capsys.readouterr().out

@@ -254,9 +254,9 @@ def test_training_goes_on_from_the_shipped_weights_alone(tmp_path: Path) -> None
 
 
 def test_names_and_paths() -> None:
-    assert accel.tiny.names() == ("tiny",)
+    assert accel.tiny.names() == ("tiny", "tiny-dit")
     assert (accel.tiny.path() / "model_index.json").is_file()
-    with pytest.raises(ValueError, match="'huge'.*use one of tiny"):
+    with pytest.raises(ValueError, match="'huge'.*use one of tiny, tiny-dit"):
         accel.tiny.path("huge")
 
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from diffusers import (
+    DiffusionPipeline,
     SD3Transformer2DModel,
+    StableDiffusion3Img2ImgPipeline,
+    StableDiffusion3InpaintPipeline,
     StableDiffusion3Pipeline,
 )
+from PIL import Image
 from torch import nn
 from transformers import CLIPTextModel
 
+import accel.tiny
+from accel.tiny import train
 from accel.tiny.models import make_text_encoder, make_vae
+from accel.tiny.render import render
+from accel.tiny.scenes import make_scene
 from accel.tiny.tokens import make_tokenizer
 from accel.tiny.training.dit import MISSING_TOKENS, DitTask, MergedZeros, draw_sigmas
+from accel.tiny.training.evaluate import score
 from accel.tiny.training.latents import tokenize
 from accel.tiny.training.vae import start_from
 from accel.tiny.transformer import make_dit, make_dit_vae, make_silent_text_encoder, with_projection
@@ -113,3 +125,61 @@ def test_a_deeper_autoencoder_starts_from_the_filters_of_a_shallower_one() -> No
         ours, source = mine.state_dict(), theirs.state_dict()
         assert ours.keys() == source.keys() and all(torch.equal(ours[name], source[name]) for name in ours)
     assert deep.encode(torch.zeros(1, 3, 64, 64)).latent_dist.mean.shape == (1, 16, 8, 8)
+
+
+# The shipped folder
+
+
+@pytest.fixture(scope="module")
+def pipe() -> DiffusionPipeline:
+    pipe = DiffusionPipeline.from_pretrained(accel.tiny.path("tiny-dit"))
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def test_the_pictures_show_what_the_prompts_state(pipe: DiffusionPipeline) -> None:
+    """Shares of held-out prompts by kind of fact; the model card has the figures of a larger set."""
+    scores = score(pipe, count=16, steps=8, batch=16).by_difficulty
+    for difficulty, floors in FLOORS.items():
+        facts = scores[difficulty].facts
+        assert all(facts[kind] >= floor for kind, floor in floors.items()), (difficulty, facts)
+
+
+# What the shipped weights reach, less what 16 prompts may scatter.
+FLOORS = {"one": {"background": 0.8, "colour": 0.6}, "two": {"background": 0.8}}
+
+
+def test_it_is_a_standard_pipeline_for_pictures_from_pictures_too(pipe: DiffusionPipeline) -> None:
+    """img2img starts from the picture, inpainting keeps what lies outside of the mask."""
+    picture = Image.fromarray(render(make_scene(2, held_out=True)))
+    white = Image.new("L", (64, 64), 0)
+    white.paste(255, (0, 0, 64, 32))
+    call = {"image": picture, "num_inference_steps": 4, "generator": torch.Generator().manual_seed(0)}
+    assert type(pipe) is StableDiffusion3Pipeline
+    near = StableDiffusion3Img2ImgPipeline(**pipe.components)("a red star", strength=0.5, **call).images[0]
+    edited = StableDiffusion3InpaintPipeline(**pipe.components)("a red star", mask_image=white, strength=1.0, **call)
+    own, kept = np.asarray(picture, float), np.asarray(edited.images[0], float)
+    assert np.abs(np.asarray(near, float) - own).mean() < 60
+    assert np.abs(kept - own)[40:].mean() < 12 < np.abs(kept - own)[:28].mean()
+
+
+def test_training_goes_on_from_the_shipped_weights_alone(tmp_path: Path) -> None:
+    run, new, start = str(tmp_path / "run"), tmp_path / "new", str(accel.tiny.path("tiny-dit"))
+    here = ["--model", "tiny-dit", "--out", run]
+    assert train.main(["latents", *here, "--init", start, "--scenes", "8"]) == 0
+    assert train.main(["dit", *here, "--init", start, "--steps", "2", "--batch", "2"]) == 0
+    assert train.main(["export", *here, "--to", str(new)]) == 0
+    before, after = (DiffusionPipeline.from_pretrained(folder) for folder in (start, new))
+    assert after.vae.config.scaling_factor == pytest.approx(before.vae.config.scaling_factor)
+    pairs = list(zip(before.transformer.parameters(), after.transformer.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in pairs)
+    assert all(torch.allclose(a, b, atol=1e-2) for a, b in pairs)
+    for name in ("vae", "text_encoder", "text_encoder_2"):
+        parts = (getattr(each, name).parameters() for each in (before, after))
+        assert all(torch.equal(a, b) for a, b in zip(*parts, strict=True))
+
+
+def test_all_bundled_weights_together_are_small() -> None:
+    files = [file for file in accel.tiny.path().parent.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < 45_000_000
+    assert {file.suffix for file in files} <= {".json", ".safetensors", ".md", ".txt"}

@@ -12,14 +12,17 @@ import accel
 from accel import cli
 from accel.caches.deepcache import DeepCache
 from accel.caches.guidance import GuidanceCache
-from accel.errors import AccelError
+from accel.errors import AccelError, Refused
 from accel.measure.arms import Arm
 from accel.measure.floor import Floor
 from accel.measure.intervals import Interval, mean
 from accel.measure.search import Found, search
-from accel.measure.space import candidates, plans
-from accel.measure.tune import Tuned, _tuned, tune
+from accel.measure.solvers import OWN
+from accel.measure.space import candidates, plans, respaced
+from accel.measure.tune import Tuned, _fitting, _tuned, tune
 from accel.plan import Plan
+from accel.schedulers.stages import Stages
+from accel.schedulers.steps import Steps
 
 SEARCHED, FRESH = range(16), range(16, 32)
 
@@ -143,6 +146,92 @@ def test_a_plan_may_be_the_only_way_to_keep_the_floor() -> None:
     assert mean(measure.margins(found.best, FRESH)).low >= 0
 
 
+# The finalists' steps
+
+
+class Spaced(Planted):
+    """Karras spacing is worth two dB, the other loses one. A ``lucky`` one is perfect where it is searched."""
+
+    def __init__(self, floor: float, lucky: str | None = None):
+        super().__init__(floor)
+        self.lucky = lucky
+
+    def margins(self, arm: Arm, rows: Sequence[int]) -> list[float]:
+        spacing = spacing_of(arm)
+        if spacing == self.lucky and spacing is not None:
+            return [60.0 if row in SEARCHED else -60.0 for row in rows]
+        return [
+            value + {"karras": 2.0, "exponential": -1.0}.get(spacing or "", 0.0) for value in super().margins(arm, rows)
+        ]
+
+    @staticmethod
+    def _lost(technique: object) -> float:
+        return 0.0 if isinstance(technique, Steps) else Planted._lost(technique)
+
+    def expected(self, arm: Arm) -> float:
+        return super().expected(bare(arm))
+
+
+def bare(arm: Arm) -> Arm:
+    inner = tuple(t for t in arm.plan.techniques if not isinstance(t, Steps)) if arm.plan else ()
+    return Arm(arm.steps, arm.solver, Plan(inner) if inner else None)
+
+
+def spacing_of(arm: Arm) -> str | None:
+    return next((t.spacing for t in arm.plan.techniques if isinstance(t, Steps)), None) if arm.plan else None
+
+
+def spacings(arm: Arm) -> list[Arm]:
+    return [
+        Arm(arm.steps, arm.solver, Plan((*arm.plan.techniques, Steps(spacing=spacing))))
+        for spacing in ("exponential", "karras")
+        if arm.plan and spacing_of(arm) is None
+    ]
+
+
+def refined(measure: Spaced, left: float = 1.0) -> Found:
+    return search(PLAIN, CANDIDATES, measure, SEARCHED, FRESH, left=lambda: left, respaced=spacings)
+
+
+def test_the_finalists_get_the_spacing_and_the_fewest_steps_that_suit_them() -> None:
+    """A cache with karras spacing at a number of steps that no candidate has, the fastest of all that there are."""
+    measure = Spaced(floor=33.0)
+    found, without = refined(measure), run(Spaced(floor=33.0))
+    every = [
+        each
+        for plan in PLANS
+        for steps in range(2, 21)
+        for each in (Arm(steps, "own", plan), *spacings(Arm(steps, "own", plan)))
+    ]
+    keeping = [arm for arm in every if all(mean(measure.margins(arm, rows)).low >= 0 for rows in (SEARCHED[:8], FRESH))]
+    best = min(keeping, key=measure.expected)
+    assert found.best.plan is not None and spacing_of(found.best) == "karras"
+    assert found.best.steps not in {arm.steps for arm in CANDIDATES}
+    assert measure.expected(found.best) == pytest.approx(measure.expected(best))
+    assert measure.expected(found.best) < 0.95 * measure.expected(without.best)
+    assert found.measured[found.best.name].fresh
+
+
+def test_refining_costs_little() -> None:
+    plain, refining = Spaced(floor=33.0), Spaced(floor=33.0)
+    search(PLAIN, CANDIDATES, plain, SEARCHED, FRESH, left=lambda: 1.0)
+    refined(refining)
+    assert refining.drawn - plain.drawn < 4 * 8 * (3 + 5) + 4 * len(FRESH)
+
+
+def test_a_spacing_that_only_looks_good_leaves_the_finalists_as_they_were() -> None:
+    measure = Spaced(floor=33.0, lucky="exponential")
+    found = refined(measure)
+    assert spacing_of(found.best) is None and found.best.plan is not None
+    assert found.best == run(Spaced(floor=33.0)).best
+    assert any("exponential" in name and "below the floor on fresh" in why for name, why in found.rejected.items())
+
+
+def test_out_of_time_the_finalists_stay_as_they_are() -> None:
+    found = refined(Spaced(floor=33.0), left=0.0)
+    assert all("karras" not in name for name in found.measured)
+
+
 # What is searched
 
 
@@ -155,6 +244,21 @@ def test_the_space_is_what_the_pipeline_accepts() -> None:
     assert all(accel.check(pipe, plan) == [] for plan in found[::7])
     arms = candidates(found, 25, ["own", "dpm++"])
     assert len(arms) == len(found) * 3 * 2 and {arm.steps for arm in arms} == {25, 20, 15}
+
+
+def test_spacings_are_tried_with_solvers_that_take_them() -> None:
+    """The bundled pipeline's own takes none; published tables are of models with other noise."""
+    pipe = accel.load("tiny")
+    cached = Arm(20, "dpm++", Plan.of("deepcache"))
+    assert [spacing_of(arm) for arm in respaced(pipe, cached)] == ["karras", "exponential"]
+    assert all(arm.steps == 20 and arm.solver == "dpm++" for arm in respaced(pipe, cached))
+    assert respaced(pipe, Arm(20, OWN, Plan.of("deepcache"))) == []
+    assert respaced(pipe, Arm(20, "dpm++", Plan.of("steps(spacing=karras)"))) == respaced(pipe, Arm(20, "dpm++")) == []
+    assert type(pipe.scheduler).__name__ == "DDIMScheduler"
+    with Arm(20, "dpm++").ready(pipe):
+        alone = [plan.techniques for plan in plans(pipe) if "schedule" in plan.techniques[0].claims]
+    assert {str(each) for each, *_ in alone} >= {"steps(spacing=karras)", "converged(threshold=0.05)"}
+    assert all(len(techniques) == 1 for techniques in alone)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +293,16 @@ def test_floors_that_say_nothing_are_refused() -> None:
         Floor("facts", 1).check(fresh=30)
     with accel.accelerate(pipe, "deepcache"), pytest.raises(AccelError, match="has a plan attached"):
         tune(pipe, ["a star"] * 16)
+
+
+def test_further_plans_are_tried_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = accel.load("tiny")
+    monkeypatch.setattr("accel.measure.tune.plans", lambda pipe: [Plan.of("deepcache")])
+    helped, spaced = Plan.of(Stages((pipe.unet, ""), (500.0,))), Plan.of("steps(spacing=karras)")
+    assert _fitting(pipe, "dpm++", [helped, spaced]) == [Plan.of("deepcache"), helped, spaced]
+    assert _fitting(pipe, OWN, [helped, spaced]) == [Plan.of("deepcache"), helped]  # whose schedule cannot be edited
+    with Arm(4, "dpm++").ready(pipe), pytest.raises(Refused, match="ays_sd15 begins at noise level 14.615"):
+        tune(pipe, ["a star"] * 16, more=[Plan.of("steps(spacing=ays_sd15)")])
 
 
 def test_the_outcome_in_words() -> None:

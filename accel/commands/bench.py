@@ -37,6 +37,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> str:
     from accel.measure import arms, extras, results, tabulate
     from accel.measure.bench import Bench, Setup
     from accel.measure.plot import pareto
+    from accel.measure.solvers import solvers as fitting
     from accel.plan import Plan
 
     extras.torchmetrics(), extras.pyplot()  # missing packages are told before hours of work
@@ -45,7 +46,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> str:
     pipe = drawing.open_pipeline(options.model, options.device, options.dtype)
     pipe.set_progress_bar_config(disable=True)
     more = _metrics(options, pipe.device)
-    known = arms.solvers(pipe)
+    known = fitting(pipe)
     longest = arms.REFERENCE * options.steps
     drawing.check(pipe, drawing.Request(prompts[0], longest, guidance=options.guidance, size=options.size))
     solvers = known if options.solvers is None else _known(spelling.split(options.solvers, ","), known)
@@ -118,11 +119,11 @@ def call_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 def _known(asked: Sequence[str], known: Sequence[str]) -> list[str]:
     """The solvers asked for; the pipeline's own is always there, being what the others are compared with."""
-    from accel.measure import arms
+    from accel.measure.solvers import OWN
 
     if unknown := [name for name in asked if name not in known]:
         raise AccelError(f"no solver {unknown[0]!r} for this pipeline: there are {', '.join(known)}")
-    return [arms.OWN, *(name for name in dict.fromkeys(asked) if name != arms.OWN)]
+    return [OWN, *(name for name in dict.fromkeys(asked) if name != OWN)]
 
 
 def _results(path: str) -> dict[str, Any]:

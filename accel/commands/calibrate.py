@@ -21,19 +21,17 @@ def run(options: argparse.Namespace) -> int:
         prompts = training_prompts(options)
         pipe = open_pipeline(options.model, options.device, options.dtype)
         set_solver(pipe, options.solver)
-        pipe.set_progress_bar_config(desc="calibrating", leave=False, disable=None)
         technique: Any = registry.find("smoothcache")
-        plan = technique.calibrated(
-            pipe,
-            prompts,
-            alpha=options.alpha,
-            target_share=options.target if options.alpha is None else None,
-            how=options.how,
-            steps=options.steps,
-            lookahead=options.lookahead,
-            seed=options.seed,
-            call=call_arguments(options),
-        )
+        measuring = {"steps": options.steps, "seed": options.seed, "call": call_arguments(options), "how": options.how}
+        if options.target_db is None:
+            pipe.set_progress_bar_config(desc="calibrating", leave=False, disable=None)
+            goal = {"target_share": options.target} if options.alpha is None else {"alpha": options.alpha}
+            plan = technique.calibrated(pipe, prompts, **goal, **measuring, lookahead=options.lookahead or 3)
+        else:
+            pipe.set_progress_bar_config(disable=True)
+            goal = {"target_db": options.target_db, "lookahead": options.lookahead or 2}
+            with console.progress() as progress:
+                plan = technique.calibrated(pipe, prompts, **goal, **measuring, progress=progress)
     print(_summary(plan))
     print(plan_file.write(file, plan, options.steps, options.solver))
     return 0
@@ -49,4 +47,8 @@ def _summary(plan: Any) -> str:
     body = [[name, str(strip.count(COMPUTED)), strip] for name, strip in strips.items()]
     quality = plan.fingerprint.quality
     table = aligned(["component", "computed", f"steps ({COMPUTED} computed, {PREDICTED} predicted)"], body)
-    return f"{table}\n{quality['computed']:.0%} computed, how={technique.how}, largest error {quality['alpha']:.3g}"
+    if "psnr" in quality:
+        told = f"{quality['psnr']:.1f} dB from the plain pictures, {quality['saved']:.0%} of their work left out"
+    else:
+        told = f"largest error {quality['alpha']:.3g}"
+    return f"{table}\n{quality['computed']:.0%} computed, how={technique.how}, {told}"

@@ -15,7 +15,7 @@ import torch
 import accel
 from accel import console
 from accel.errors import AccelError, AccelWarning
-from accel.measure.arms import OWN, SOLVERS, solvers
+from accel.measure.solvers import OWN, set_up, solvers
 from accel.plan import Plan
 
 _CLOSED_VOCABULARY = 4096
@@ -100,7 +100,7 @@ def set_solver(pipe: Any, name: str) -> None:
     if name not in (known := solvers(pipe)):
         raise AccelError(f"no solver {name!r} for {type(pipe).__name__}: there are {', '.join(known)}")
     if name != OWN:
-        pipe.scheduler = SOLVERS[name].from_config(pipe.scheduler.config)
+        pipe.scheduler = set_up(name, pipe.scheduler)
 
 
 def check(pipe: Any, request: Request) -> None:

@@ -28,9 +28,15 @@ def run(options: argparse.Namespace) -> int:
         drawing.check(pipe, drawing.Request(prompts[0], options.nodes, guidance=options.guidance, size=options.size))
         pipe.set_progress_bar_config(disable=True)
         found = optimise(
-            pipe, prompts, steps=options.steps, nodes=options.nodes, call=call_arguments(options), seed=options.seed
+            pipe,
+            prompts,
+            steps=options.steps,
+            nodes=options.nodes,
+            call=call_arguments(options),
+            seed=options.seed,
+            batch=options.batch,
         )
-        mark = Fingerprint.of(Target.of(pipe), options.steps, {"gained_db": found.gain})
+        mark = Fingerprint.of(Target.of(pipe), options.steps, {"gained_db": found.gain.value})
         plan = Plan((found.steps,), fingerprint=mark)
     print(found)
     print(plan_file.write(file, plan, options.steps, options.solver))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from accel import console
 from accel.commands import plan_file
@@ -15,6 +16,7 @@ from accel.tables import aligned
 if TYPE_CHECKING:
     from accel.measure.events import Event
     from accel.measure.tune import Tuned
+    from accel.plan import Plan
 
 JOURNAL = ".jsonl"
 """Ending of the file beside the plan that keeps what was measured."""
@@ -34,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
             raise AccelError("a floor in points needs the bundled prompts and model, at the model's own size")
         pipe = open_pipeline(options.model, options.device, options.dtype)
         pipe.set_progress_bar_config(disable=True)
+        more = _turns(pipe, options.helper) if options.helper else ()
         with console.progress() as bar:
             found = tune(
                 pipe,
@@ -47,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
                 batch=options.batch,
                 progress=_shown(bar),
                 journal=journal,
+                more=more,
             )
     if options.why:
         for name, reason in found.rejected.items():
@@ -59,6 +63,12 @@ def run(options: argparse.Namespace) -> int:
         print(f"{file} is left as it was")
     print(f"what was measured is kept in {journal}: more --minutes or another --floor go on from there")
     return 0
+
+
+def _turns(pipe: Any, helper: str) -> list[Plan]:
+    """Plans in which the helper takes a part of the run."""
+    found: list[Plan] = importlib.import_module("accel.schedulers.switching").candidates(pipe, helper)
+    return found  # by name, because the core imports no technique
 
 
 def _shown(bar: Callable[[str, int, int], None]) -> Callable[[Event], None]:

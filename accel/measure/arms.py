@@ -9,18 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from diffusers import DPMSolverMultistepScheduler
 
 from accel.errors import AccelError, AccelWarning
 from accel.handle import Handle, accelerate, check_plain
+from accel.measure.solvers import OWN, set_up
 from accel.measure.timing import timed, turn
 from accel.plan import Plan
-
-OWN = "own"
-"""The solver that the pipeline comes with."""
-
-SOLVERS = {"dpm++": DPMSolverMultistepScheduler}
-"""Solvers to compare with, by name; each is set up from the configuration of the pipeline's own."""
 
 REFERENCE = 4
 """The reference is the plain run with this many times the steps."""
@@ -47,7 +41,7 @@ class Arm:
         """Inside of the block ``pipe`` has the arm's solver and plan; the plan's handle is handed out."""
         own = pipe.scheduler
         if self.solver != OWN:
-            pipe.scheduler = SOLVERS[self.solver].from_config(own.config)
+            pipe.scheduler = set_up(self.solver, own)
         try:
             with nullcontext() if self.plan is None else accelerate(pipe, self.plan) as handle:
                 yield handle
@@ -65,13 +59,6 @@ def arms(plans: Sequence[Plan], steps: int, solvers: Sequence[str] = (OWN,)) -> 
     counts = sorted({steps, *(n for n in _CURVE if n <= 2 * steps)})
     plain = [Arm(n, solver) for solver in solvers for n in counts]
     return [*plain, *(Arm(steps, solver, plan) for solver in solvers for plan in plans)]
-
-
-def solvers(pipe: Any) -> list[str]:
-    """The solvers that fit ``pipe``, its own first."""
-    compatible = getattr(pipe.scheduler, "compatibles", ())
-    fitting = [name for name, kind in SOLVERS.items() if kind in compatible]
-    return [OWN, *(name for name in fitting if not isinstance(pipe.scheduler, SOLVERS[name]))]
 
 
 def draw(pipe: Any, prompts: Sequence[str], seeds: Sequence[int], steps: int, call: Mapping[str, Any]) -> torch.Tensor:

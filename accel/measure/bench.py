@@ -12,12 +12,13 @@ import torch
 
 from accel.errors import AccelError, AccelWarning
 from accel.measure import flops, memory, stages
-from accel.measure.arms import OWN, Arm, arms, check, draw, one_round, reference
+from accel.measure.arms import Arm, arms, check, draw, one_round, reference
 from accel.measure.identity import identity
 from accel.measure.journal import Item, Journal
 from accel.measure.judging import Judge
 from accel.measure.metrics import Metric
 from accel.measure.quality import CAP, SMALLEST, ms_ssim, psnr, ssim
+from accel.measure.solvers import OWN
 from accel.plan import Plan
 
 FORMAT = 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from accel.measure.arms import OWN, Arm, draw, one_round, reference
+from accel.measure.arms import Arm, draw, one_round, reference
 from accel.measure.events import Stopwatch, Watch
 from accel.measure.floor import Floor
 from accel.measure.identity import identity
@@ -17,8 +17,10 @@ from accel.measure.intervals import Interval
 from accel.measure.journal import Item, Journal
 from accel.measure.judging import Judge
 from accel.measure.quality import CAP, psnr
+from accel.measure.solvers import OWN
 from accel.measure.timing import ratio
 from accel.plan import Plan
+from accel.technique import Technique
 
 FORMAT = 1
 """Version of the journal."""
@@ -65,8 +67,9 @@ class Drawn:
         self._ratios = {(item["arm"], item["other"]): item for item in journal.of("ratio")}
         self._truth: dict[tuple[str, int], torch.Tensor] = {}
         self._solvers = max(len({arm.solver for arm in ways}), 1)
-        alone = {technique for arm in ways if arm.plan for technique in arm.plan.techniques}
-        self._timed_in_all = 2 * self._solvers + len(alone)
+        by_solver = [(technique, arm.solver) for arm in ways if arm.plan for technique in arm.plan.techniques]
+        self._first_solver = dict(reversed(by_solver))
+        self._timed_in_all = 2 * self._solvers + len(self._first_solver)
 
     # What the search asks for
 
@@ -86,9 +89,8 @@ class Drawn:
         short, full = self._once(Arm(2, arm.solver)), self._once(Arm(steps, arm.solver))
         slope = max(full - short, 0.0) / max(steps - 2, 1)
         fixed = max(short - 2 * slope, 0.0)
-        own = self._once(Arm(steps))
-        alone = [self._once(Arm(steps, OWN, Plan((t,)))) for t in (arm.plan.techniques if arm.plan else ())]
-        return fixed + slope * arm.steps * math.prod(seconds / own for seconds in alone)
+        shares = [self._share(technique) for technique in (arm.plan.techniques if arm.plan else ())]
+        return fixed + slope * arm.steps * math.prod(shares)
 
     def ratio(self, arm: Arm, other: Arm) -> Interval:
         """Measured in turns, on the first prompt."""
@@ -97,6 +99,11 @@ class Drawn:
             self._ratios[arm.name, other.name] = self._keep("ratio", arm=arm.name, other=other.name, **found)
         known = self._used(self._ratios[arm.name, other.name])
         return Interval(known["value"], known["low"], known["high"])
+
+    def _share(self, technique: Technique) -> float:
+        """What it leaves of a run's time, alone and with the first solver that takes it."""
+        steps, solver = self.task.steps, self._first_solver.get(technique, OWN)
+        return self._once(Arm(steps, solver, Plan((technique,)))) / self._once(Arm(steps, solver))
 
     # What is kept
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from accel.measure.arms import OWN
 from accel.measure.extras import pyplot
 from accel.measure.results import Row
+from accel.measure.solvers import OWN
 
 
 def pareto(rows: Sequence[Row], path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The search of `accel.tune`: successive halving on quality, cheapest first, then a verdict on prompts not searched on.
+"""The search of `accel.tune`: successive halving on quality, cheapest first; then the finalists' steps, one coordinate
+after the other (where they lie, how many); then a verdict on prompts not searched on.
 
 Nothing here draws: an `Evaluator` does, or in a test some formula.
 """
@@ -6,7 +7,7 @@ Nothing here draws: an `Evaluator` does, or in a test some formula.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from accel.measure.arms import Arm
@@ -94,6 +95,7 @@ def search(
     fresh: Sequence[int],
     left: Callable[[], float],
     watch: Watch | None = None,
+    respaced: Callable[[Arm], Sequence[Arm]] | None = None,
 ) -> Found:
     """Find the fastest arm above the floor.
 
@@ -105,6 +107,8 @@ def search(
         fresh: Prompts to judge the finalists on.
         left: Share of the time budget that is left, 1 to 0.
         watch: Is told of every measurement; what it raises ends the search.
+        respaced: The ways to place an arm's steps elsewhere, tried for finalists before fewer steps; ``None`` leaves
+            finalists as they are.
     """
     found = Found(plain[0], candidates=len(candidates), watch=watch or Watch())
     found.baseline = _fastest(plain, measure, fresh, found)
@@ -115,7 +119,10 @@ def search(
         alive = _halve(alive, measure, searched[:size], found, left)
     for arm in alive[_FINALISTS:]:
         found.reject(arm, "others stood before it when time or prompts ran out")
-    _decide(alive[:_FINALISTS], measure, fresh, found)
+    finalists = alive[:_FINALISTS]
+    if respaced is not None:
+        finalists = _refine(finalists, respaced, measure, searched[:_SURE], found, left)
+    _decide(finalists, measure, fresh, found)
     return found
 
 
@@ -177,6 +184,43 @@ def _halve(
     for arm in ranked[keep:]:
         found.reject(arm, f"others were faster, or clearer above the floor, on {len(rows)} prompts")
     return ranked[:keep]
+
+
+def _refine(
+    finalists: Sequence[Arm],
+    respaced: Callable[[Arm], Sequence[Arm]],
+    measure: Evaluator,
+    rows: Sequence[int],
+    found: Found,
+    left: Callable[[], float],
+) -> list[Arm]:
+    """The finalists, and each with the spacing that suits it best and the fewest steps that surely keep the floor."""
+    better: list[Arm] = []
+    for arm in sorted(finalists, key=measure.expected):
+        if left() < _SPARED:
+            break
+        spacings = [arm, *respaced(arm)]
+        found.watch.begin(found, "search", len(spacings) + arm.steps.bit_length())
+        margins = {each: found.measure(each, measure, rows) for each in spacings}
+        best = max(spacings, key=lambda each: margins[each].value)
+        better.append(_fewest(best, margins[best], measure, rows, found))
+    tried = list(dict.fromkeys([*better, *finalists]))
+    for name, each in found.measured.items():
+        if not each.fresh and each.arm not in tried:
+            found.rejected.setdefault(name, f"other steps were better on {len(rows)} prompts")
+    return tried
+
+
+def _fewest(arm: Arm, margin: Interval, measure: Evaluator, rows: Sequence[int], found: Found) -> Arm:
+    """``arm`` with the fewest steps that keep the floor with confidence on ``rows``; itself where not even it does."""
+    low = 1
+    while margin.low >= 0 and arm.steps - low > 1:
+        fewer = replace(arm, steps=(arm.steps + low) // 2)
+        if found.measure(fewer, measure, rows).low >= 0:
+            arm = fewer
+        else:
+            low = fewer.steps
+    return arm
 
 
 def _decide(finalists: Sequence[Arm], measure: Evaluator, fresh: Sequence[int], found: Found) -> None:

@@ -19,9 +19,10 @@ _SHARES = (1.0, 0.8, 0.6)
 
 
 def plans(pipe: Any) -> list[Plan]:
-    """Plans of one or two techniques that ``pipe`` accepts, simpler ones first."""
+    """Plans of one or two techniques that ``pipe`` accepts, simpler first; schedules stand alone, see `respaced`."""
     alone = [technique for name in registry.names() for technique in _settings(registry.find(name))]
-    pairs = [pair for pair in itertools.combinations(alone, 2) if not pair[0].claims & pair[1].claims]
+    inside = [technique for technique in alone if "schedule" not in technique.claims]
+    pairs = [pair for pair in itertools.combinations(inside, 2) if not pair[0].claims & pair[1].claims]
     both = [Plan((first, second)) for first, second in pairs if first.name != second.name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AccelWarning)
@@ -36,6 +37,16 @@ def candidates(found: Sequence[Plan], steps: int, solvers: Sequence[str]) -> lis
     """The plans at several step counts, with every solver."""
     counts = sorted({max(2, round(share * steps)) for share in _SHARES}, reverse=True)
     return [Arm(count, solver, plan) for solver in solvers for plan in found for count in counts]
+
+
+def respaced(pipe: Any, arm: Arm) -> list[Arm]:
+    """``arm`` with every spacing of its steps that its solver takes, where its plan leaves the schedule alone."""
+    if arm.plan is None or any("schedule" in technique.claims for technique in arm.plan.techniques):
+        return []
+    wider = [Plan((*arm.plan.techniques, spacing)) for spacing in _settings(registry.find("steps"))]
+    with Arm(arm.steps, arm.solver).ready(pipe), warnings.catch_warnings():
+        warnings.simplefilter("ignore", AccelWarning)
+        return [Arm(arm.steps, arm.solver, plan) for plan in wider if not check(pipe, plan)]
 
 
 def _settings(kind: type[Technique]) -> list[Technique]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accel.errors import AccelError, AccelWarning
+from accel.errors import AccelError, AccelWarning, Refused
 from accel.fingerprint import Fingerprint
-from accel.measure.arms import OWN, Arm, arms, check, solvers
+from accel.handle import check as problems_of
+from accel.measure.arms import Arm, arms, check
 from accel.measure.drawn import Drawn, Task
 from accel.measure.events import Measured, Progress, Stopwatch, Watch
 from accel.measure.floor import Floor
@@ -19,7 +20,8 @@ from accel.measure.intervals import Interval
 from accel.measure.journal import Journal
 from accel.measure.judging import Judge
 from accel.measure.search import Found, search
-from accel.measure.space import candidates, plans
+from accel.measure.solvers import OWN, solvers
+from accel.measure.space import candidates, plans, respaced
 from accel.plan import Plan
 from accel.target import Target
 
@@ -81,12 +83,14 @@ def tune(
     batch: int = 8,
     progress: Progress | None = None,
     journal: Path | str | None = None,
+    more: Sequence[Plan] = (),
 ) -> Tuned:
     """Find the fastest plan, step count and solver for ``pipe`` that keep ``floor``.
 
     Searched are all registered techniques with their choices, alone and in pairs, with the plan's steps and fewer, and
-    every solver that fits; and, as the thing to beat, the plain pipeline's own curves. The finalists are judged on
-    prompts they were not searched on, by the lower end of a 95 % interval, and timed against the plain way in turns.
+    every solver that fits; and, as the thing to beat, the plain pipeline's own curves. The finalists then get the
+    spacing that suits them best, and as few steps as that allows. They are judged on prompts they were not searched on,
+    by the lower end of a 95 % interval, and timed against the plain way in turns.
 
     Args:
         pipe: The pipeline; it is left as it was.
@@ -102,10 +106,12 @@ def tune(
             and comes out of here; the pipeline is as it was.
         journal: A file to keep measurements in. With the same one a search that was broken off goes on, also with
             another ``budget`` or another floor of the same kind.
+        more: Further plans to try, such as those of `accel.schedulers.switching.candidates` with a helper of yours.
 
     Raises:
         AccelError: for too few prompts, a floor in points without a judge or with too few prompts to tell, a
-            pipeline that has a plan attached, or a journal of other settings, weights or machine.
+            pipeline that has a plan attached, a journal of other settings, weights or machine, or a plan of ``more``
+            that does not fit.
     """
     floor = floor if isinstance(floor, Floor) else Floor.of(floor)
     if len(prompts) < FEWEST:
@@ -115,18 +121,20 @@ def tune(
     floor.check(len(prompts) // 2)
     task = Task(pipe, prompts, floor, steps, judge, call or {}, seed, batch)
     kept = Journal(Path(journal) if journal else None, task.head() if journal else {})
+    if problems := [text for plan in more for text in problems_of(pipe, plan)]:
+        raise Refused(type(pipe).__name__, list(dict.fromkeys(problems)))
     check(pipe, prompts[0], task.call)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AccelWarning)  # a plan may have nothing to predict in few steps
-        return _tuned(pipe, _search(task, kept, budget, progress), floor)
+        return _tuned(pipe, _search(task, kept, budget, progress, more), floor)
 
 
-def _search(task: Task, journal: Journal, budget: float, progress: Progress | None) -> Found:
+def _search(task: Task, journal: Journal, budget: float, progress: Progress | None, more: Sequence[Plan] = ()) -> Found:
     names = solvers(task.pipe)
     curve = sorted(arms((), task.steps, names), key=lambda arm: (arm.solver != OWN, -arm.steps))
     spent = Stopwatch()
     watch = Watch(progress, spent, budget)
-    ways = candidates(plans(task.pipe), task.steps, names)
+    ways = [way for name in names for way in candidates(_fitting(task.pipe, name, more), task.steps, [name])]
     return search(
         [arm for arm in curve if arm.steps <= task.steps],
         ways,
@@ -135,7 +143,14 @@ def _search(task: Task, journal: Journal, budget: float, progress: Progress | No
         range(1, len(task.prompts), 2),
         left=lambda: (budget - spent()) / budget if budget > 0 else 0.0,
         watch=watch,
+        respaced=lambda arm: respaced(task.pipe, arm),
     )
+
+
+def _fitting(pipe: Any, solver: str, more: Sequence[Plan]) -> list[Plan]:
+    """What may be tried with a solver: not every one takes every schedule."""
+    with Arm(1, solver).ready(pipe):
+        return [*plans(pipe), *(plan for plan in more if not problems_of(pipe, plan))]
 
 
 def _tuned(pipe: Any, found: Found, floor: Floor) -> Tuned:

@@ -1,4 +1,4 @@
-"""The bundled pipeline: a small text-to-image model that ships with the package.
+"""The bundled pipelines: small text-to-image models that ship with the package.
 
 Nothing heavy is imported here; `path` only says where the files are.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _WEIGHTS = Path(__file__).with_name("weights")
-_NAMES = ("tiny",)
+_NAMES = ("tiny", "tiny-dit")
 
 
 def names() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -22,10 +22,11 @@ import accel.tiny
 from accel.tiny.models import make_vae
 from accel.tiny.reader import load as load_reader
 from accel.tiny.training import dit, evaluate, export, latents, reader, text, unet, vae
-from accel.tiny.training.loop import Settings, run
+from accel.tiny.training.loop import Settings, Task, run
 from accel.tiny.transformer import make_dit_vae
 
 _VAES = {"tiny": make_vae, "tiny-dit": make_dit_vae}
+_DENOISERS: dict[str, Callable[..., Task]] = {"unet": unet.make_task, "dit": dit.make_task}
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -106,11 +107,10 @@ def _latents(options: argparse.Namespace) -> None:
 
 
 def _denoiser(options: argparse.Namespace) -> None:
-    make_task = {"unet": unet.make_task, "dit": dit.make_task}[options.stage]
     settings = _settings(
         options, options.stage, muon=True, learning_rate=1e-3, batch=32, minutes=60, ema=0.998, weight_decay=0.01
     )
-    run(functools.partial(make_task, options.out, init=options.init), settings, options.processes)
+    run(functools.partial(_DENOISERS[options.stage], options.out, init=options.init), settings, options.processes)
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -11,9 +11,8 @@ import gradio as gr
 from accel.app import code, plans
 from accel.app.building import BRICKS, spell
 from accel.app.limits import asked
-from accel.app.studio import Studio
 from accel.app.tabs.common import told
-from accel.app.tabs.compare import Compare, offer
+from accel.app.tabs.compare import BesideCompare, offer
 
 _START = "deepcache+guidance"
 
@@ -27,17 +26,8 @@ _DOWNLOAD = """(text) => {
 }"""
 
 
-class Build:
-    """The tab's components and what its buttons do.
-
-    Args:
-        studio: The models.
-        model: The component that says which model a visitor uses.
-        compare: The tab that uses the plan.
-    """
-
-    def __init__(self, studio: Studio, model: gr.Dropdown, compare: Compare) -> None:
-        self.studio, self.model, self.compare = studio, model, compare
+class Build(BesideCompare):
+    """Switches for techniques, and the plan that they make."""
 
     def layout(self, tab: gr.Tab) -> None:
         """Draw the tab and wire it up; the plan is checked anew whenever the tab is opened."""
@@ -83,8 +73,8 @@ class Build:
         with gr.Row():
             self.save = gr.Button("Download plan.json", min_width=150)
             self.load = gr.UploadButton("Upload a plan", file_types=[".json"], type="binary", min_width=150)
-        self.code = gr.Code(label="As Python", language="python", interactive=False)
-        self.json = gr.Code(label="plan.json", language="json", interactive=False)
+        self.code = gr.Code(label="As Python", language="python", interactive=False, wrap_lines=True)
+        self.json = gr.Code(label="plan.json", language="json", interactive=False, wrap_lines=True)
 
     def _wire(self, tab: gr.Tab, switches: list[gr.Checkbox], controls: list[list[gr.Dropdown]]) -> None:
         flat: list[Any] = [*switches, *(each for row in controls for each in row)]
@@ -92,9 +82,15 @@ class Build:
             component.input(self.spell, flat, self.text, queue=False, show_progress="hidden", api_visibility="private")
         compare = self.compare
         settings = [compare.prompt, compare.seed, compare.steps, compare.guidance, compare.size, compare.solver]
-        checked = ([self.text, *settings, self.model], [self.verdict, self.code, self.json])
-        self.text.change(self.check, *checked, api_name="check", show_progress="hidden", trigger_mode="always_last")
-        tab.select(self.check, *checked, show_progress="hidden", api_visibility="private")
+        gr.on(  # one event, so that an earlier answer never comes after a later one
+            [self.text.change, tab.select],
+            self.check,
+            [self.text, *settings, self.model],
+            [self.verdict, self.code, self.json],
+            api_name="check",
+            show_progress="hidden",
+            trigger_mode="always_last",
+        )
         self.load.upload(self.upload, self.load, self.text, api_name="upload_plan")
         self.save.click(None, self.json, None, js=_DOWNLOAD, api_visibility="private")
         self.use.click(self.use_plan, self.text, compare.plan, api_name="use_plan")

@@ -13,7 +13,7 @@ from accel.app import code, plans, reading, timeline, words
 from accel.app.limits import SEEDS, Asked, asked
 from accel.app.streaming import Stopped
 from accel.app.studio import Studio, Waiting
-from accel.app.tabs.common import IN_TURN, shown, stop, told, visitor, waiting
+from accel.app.tabs.common import IN_TURN, STOPPED, Tab, shown, stored, told, visitor, waiting
 
 if TYPE_CHECKING:
     from accel.app.comparing import Pair
@@ -30,16 +30,8 @@ prompt plainly, then again under the plan you picked, from the same seed. You se
 changed, and in which steps.</p></div>"""
 
 
-class Compare:
-    """The tab's components and what its buttons do.
-
-    Args:
-        studio: The models.
-        model: The component that says which model a visitor uses.
-    """
-
-    def __init__(self, studio: Studio, model: gr.Dropdown) -> None:
-        self.studio, self.model = studio, model
+class Compare(Tab):
+    """One picture, drawn twice."""
 
     def layout(self) -> None:
         """Draw the tab and wire it up."""
@@ -102,7 +94,7 @@ class Compare:
                     buttons=["download", "fullscreen"],
                 )
             with gr.Accordion("As Python, and all numbers", open=False):
-                self.code = gr.Code(label="Python", language="python", interactive=False)
+                self.code = gr.Code(label="Python", language="python", interactive=False, wrap_lines=True)
                 self.numbers = gr.JSON(label="Numbers")
 
     def _wire(self) -> None:
@@ -153,7 +145,7 @@ class Compare:
 
         yield {self.stage: words.message("Getting ready …"), self.notes: words.notes(notes)}
         plan = plans.parse(text, self.studio.limits.plan)
-        pair = None
+        pictures = None
         try:
             for event in self.studio.run(
                 who, wanted.model, lambda model, tell: compare(model.pipe, wanted, plan, model.kept, honest, tell)
@@ -161,25 +153,34 @@ class Compare:
                 if isinstance(event, Waiting):
                     yield {self.stage: waiting(event)}
                 elif isinstance(event, Pair):
-                    pair = event
-                    yield self._shown(pair, notes, honest and pair.fewer is None)
+                    pictures = pictures or self._pictures(event)
+                    yield self._shown(event, *pictures, notes, honest and event.fewer is None)
                 else:
                     yield {self.stage: words.progress(event.phase, event.number, event.steps, event.preview)}
         except Stopped:
-            yield {self.stage: words.message("Stopped. The pipeline is as it was before.")}
+            yield {self.stage: words.message(STOPPED)}
 
-    def _shown(self, pair: Pair, notes: list[str], busy: bool) -> tuple[Any, ...]:
-        """Every output of a finished comparison, in the order of the API."""
+    def _pictures(self, pair: Pair) -> tuple[str, str, str, int]:
+        """Files of the plain picture, the accelerated one and their difference, and how far that is amplified."""
         from accel.app.comparing import difference
         from accel.pictures import to_image
 
+        apart, factor = difference(pair.fast.picture, pair.plain.picture)
+        return (
+            stored(to_image(pair.plain.picture), "plain", self.plain),
+            stored(to_image(pair.fast.picture), "accelerated", self.fast),
+            stored(apart, "difference", self.difference),
+            factor,
+        )
+
+    def _shown(
+        self, pair: Pair, plain: str, fast: str, apart: str, factor: int, notes: list[str], busy: bool
+    ) -> tuple[Any, ...]:
+        """Every output of a finished comparison, in the order of the API."""
         wanted, bundled = pair.asked, pair.asked.model in _bundled()
         runs = (pair.plain, pair.fast) if bundled else ()
         seen = [reading.says(run.picture, wanted.prompt) for run in runs] or [None, None]
-        apart, factor = difference(pair.fast.picture, pair.plain.picture)
         told = words.numbers(pair, (seen[0], seen[1]), factor)
-        plain, fast = to_image(pair.plain.picture), to_image(pair.fast.picture)
-        label = plans.label(pair.plan)
         return (
             words.message("Done." if not busy else "Both pictures are done; now the plain ones with fewer steps …"),
             words.notes([*notes, *told["notes"]]),
@@ -187,7 +188,7 @@ class Compare:
             fast,
             words.caption(told, "plain", wanted.steps),
             words.caption(told, "accelerated", wanted.steps),
-            words.hero(told, label, busy),
+            words.hero(told, plans.label(pair.plan), busy),
             timeline.html(pair.fast.report or {}, pair.plain.step_seconds, pair.fast.step_seconds),
             (plain, fast),
             apart,
@@ -210,9 +211,13 @@ class Compare:
             gr.Image(label=apart, alt_text=f"{apart}: where the two pictures of “{prompt}” differ", elem_classes=look),
         )
 
-    def stop(self, request: gr.Request) -> str:
-        """Stop what this visitor runs; the pipeline is left as it was before."""
-        return stop(self.studio, request)
+
+class BesideCompare(Tab):
+    """A tab that hands plans over to Compare, or takes pictures and settings from there."""
+
+    def __init__(self, studio: Studio, model: gr.Dropdown, compare: Compare) -> None:
+        super().__init__(studio, model)
+        self.compare = compare
 
 
 def dice() -> int:

@@ -10,9 +10,9 @@ import gradio as gr
 from accel.app import words
 from accel.app.limits import Asked, asked, clamped
 from accel.app.streaming import Stopped
-from accel.app.studio import Studio, Waiting
-from accel.app.tabs.common import IN_TURN, shown, stop, told, visitor, waiting
-from accel.app.tabs.compare import Compare
+from accel.app.studio import Waiting
+from accel.app.tabs.common import IN_TURN, STOPPED, shown, stored, told, visitor, waiting
+from accel.app.tabs.compare import BesideCompare
 from accel.errors import AccelError
 
 if TYPE_CHECKING:
@@ -25,17 +25,8 @@ _NOTE = (
 _CANVAS = (512, 512)
 
 
-class Edit:
-    """The tab's components and what its buttons do.
-
-    Args:
-        studio: The models.
-        model: The component that says which model a visitor uses.
-        compare: The tab whose pictures can be taken over, and whose settings are used.
-    """
-
-    def __init__(self, studio: Studio, model: gr.Dropdown, compare: Compare) -> None:
-        self.studio, self.model, self.compare = studio, model, compare
+class Edit(BesideCompare):
+    """A picture with a mask, and what is drawn there."""
 
     def layout(self) -> None:
         """Draw the tab and wire it up."""
@@ -122,13 +113,14 @@ class Edit:
                 elif isinstance(event, Edited):
                     text = f"Done in {event.seconds:.2f} s: {100 * event.masked:.0f} % of the picture drawn anew."
                     alt = words.alt("Edited", wanted.prompt, wanted.steps)
-                    yield words.message(text) + words.notes(notes), gr.Image(event.picture, alt_text=alt)
+                    file = stored(event.picture, "edited", self.result)
+                    yield words.message(text) + words.notes(notes), gr.Image(file, alt_text=alt)
                 else:
                     yield words.progress(event.phase, event.number, event.steps, event.preview), gr.skip()
         except Stopped:
-            yield words.message("Stopped. The pipeline is as it was before."), gr.skip()
+            yield words.message(STOPPED), gr.skip()
 
-    def take_over(self, picture: Image.Image | None) -> Any:
+    def take_over(self, picture: Image.Image | None) -> str:
         """The plain picture of Compare as the picture to edit."""
         from PIL import Image
 
@@ -136,10 +128,5 @@ class Edit:
             if picture is None:
                 raise AccelError("there is no picture in Compare yet: press Compare there first")
             size = max(_CANVAS[0] // picture.width, 1) * picture.width
-            return picture.convert("RGB").resize(
-                (size, size * picture.height // picture.width), Image.Resampling.NEAREST
-            )
-
-    def stop(self, request: gr.Request) -> str:
-        """Stop what this visitor runs; the pipeline is left as it was before."""
-        return stop(self.studio, request)
+            edges = (size, size * picture.height // picture.width)
+            return stored(picture.convert("RGB").resize(edges, Image.Resampling.NEAREST), "taken", self.canvas)

@@ -53,7 +53,7 @@ def facts(pipe: Any) -> dict[str, str]:
     import torch
 
     import accel
-    from accel.measure.arms import solvers
+    from accel.measure.solvers import solvers
     from accel.measure.timing import machine
 
     where = machine(pipe.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -11,32 +11,37 @@ import gradio as gr
 from accel.app import front, plans, words
 from accel.app.limits import checked_prompt, clamped
 from accel.app.streaming import Stopped
-from accel.app.studio import Studio, Waiting
-from accel.app.tabs.common import IN_TURN, shown, stop, told, visitor, waiting
-from accel.app.tabs.compare import Compare, offer
+from accel.app.studio import Waiting
+from accel.app.tabs.common import IN_TURN, STOPPED, shown, told, visitor, waiting
+from accel.app.tabs.compare import BesideCompare, offer
 from accel.errors import AccelError
+from accel.measure.floor import Floor
 
 if TYPE_CHECKING:
-    from accel.measure.events import Measured
     from accel.measure.tune import Tuned
 
 _ABOUT = (
     "Draws plans and the plain pipeline with fewer steps on many prompts, and keeps what is fastest above the floor. "
-    "Others wait for as long as it runs. Distances are to the plain picture of four times the steps."
+    "Others wait for as long as it runs. All are held against the plain picture of four times the steps."
 )
+_METRICS = [("likeness of the pictures (dB)", "dB"), ("facts of the prompts (points)", "points")]
+_FLOORS = {
+    "dB": (38, 16, "Mean PSNR, at least so high. 30: alike at a glance; 40: hardly to be told apart."),
+    "points": (
+        10,
+        64,
+        "So many pictures more in a hundred may miss a fact of their prompt; the picture may differ. N bundled prompts "
+        "can tell a loss of 600 / N points: 64 of them 10, 200 of them 3.",
+    ),
+}
+"""Metric to the floor and the number of prompts to begin with, and what it means."""
+
+_COUNTS = (16, 200)
+"""Fewest and most prompts."""
 
 
-class Tune:
-    """The tab's components and what its buttons do.
-
-    Args:
-        studio: The models.
-        model: The component that says which model a visitor uses.
-        compare: The tab that uses the plan.
-    """
-
-    def __init__(self, studio: Studio, model: gr.Dropdown, compare: Compare) -> None:
-        self.studio, self.model, self.compare = studio, model, compare
+class Tune(BesideCompare):
+    """What to look for, and the front that is found."""
 
     def layout(self) -> None:
         """Draw the tab and wire it up."""
@@ -44,12 +49,15 @@ class Tune:
         gr.HTML(f'<p class="quiet">{_ABOUT}</p>', label="About this tab")
         with gr.Row():
             with gr.Column(scale=1, min_width=280):
-                self.floor = gr.Slider(20, 60, value=38, step=1, label="Floor in dB")
+                self.metric = gr.Dropdown(_METRICS, value="dB", label="What must be kept", filterable=False)
+                self.floor = gr.Number(_FLOORS["dB"][0], label="Floor", minimum=0, maximum=100, info=_FLOORS["dB"][-1])
                 self.steps = gr.Slider(4, limits.steps, value=min(15, limits.steps), step=1, label="Most steps")
                 self.minutes = gr.Slider(0.5, limits.minutes, value=min(2, limits.minutes), step=0.5, label="Minutes")
-                self.count = gr.Slider(16, 64, value=16, step=2, label="Bundled prompts")
+                self.count = gr.Slider(*_COUNTS, value=_COUNTS[0], step=2, label="Bundled prompts")
                 self.prompts = gr.Textbox(
-                    label="Your own prompts instead, one per line (16 to 64)", lines=3, max_length=limits.prompt * 64
+                    label=f"Your own prompts instead, one per line ({_COUNTS[0]} to {_COUNTS[1]})",
+                    lines=3,
+                    max_length=limits.prompt * _COUNTS[1],
                 )
                 with gr.Row():
                     self.go = gr.Button("Tune", variant="primary", min_width=120)
@@ -66,11 +74,19 @@ class Tune:
     def _wire(self) -> None:
         run = self.go.click(
             self.tune,
-            [self.floor, self.steps, self.minutes, self.count, self.prompts, self.model],
+            [self.floor, self.metric, self.steps, self.minutes, self.count, self.prompts, self.model],
             [self.stage, self.plot, self.pick, self.result],
             api_name="tune",
             show_progress="hidden",
             **IN_TURN,
+        )
+        self.metric.input(
+            begin_with,
+            self.metric,
+            [self.floor, self.count],
+            queue=False,
+            show_progress="hidden",
+            api_visibility="private",
         )
         self.halt.click(self.stop, None, self.stage, cancels=[run], queue=False, api_name="stop_tuning")
         compare = self.compare
@@ -79,6 +95,7 @@ class Tune:
     def tune(
         self,
         floor: float,
+        metric: str,
         steps: float,
         minutes: float,
         count: float,
@@ -86,42 +103,47 @@ class Tune:
         model: str,
         request: gr.Request,
     ) -> Iterator[Any]:
-        """Find the fastest plan that keeps ``floor`` (dB); streams the front, and at last returns the plan."""
+        """Find the fastest plan that keeps a floor; streams the front, and at last returns the plan.
+
+        The ``floor`` is in the unit that ``metric`` names: ``dB`` of likeness, or ``points`` of stated facts lost.
+        """
         limits, notes = self.studio.limits, []  # type: ignore[var-annotated]
         with told():
-            level = clamped(notes, "floor", floor, 0, 100)
+            level = Floor.of(f"{clamped(notes, 'floor', floor, 0, 100):g} {metric}")
             most = int(clamped(notes, "steps", steps, 2, limits.steps))
             seconds = 60 * clamped(notes, "minutes", minutes, 0, limits.minutes)
-            number = int(clamped(notes, "prompts", count, 16, 64))
-            events = self._tune(f"{level:g} dB", most, seconds, number, prompts or "", model, notes, visitor(request))
+            number = int(clamped(notes, "prompts", count, *_COUNTS))
+            events = self._tune(level, most, seconds, number, prompts or "", model, notes, visitor(request))
             yield from shown(events, lambda text: (text, gr.skip(), gr.skip(), gr.skip()))
 
     def _tune(
-        self, floor: str, steps: int, seconds: float, count: int, text: str, name: str, notes: list[str], who: str
+        self, floor: Floor, steps: int, seconds: float, count: int, text: str, name: str, notes: list[str], who: str
     ) -> Iterator[Any]:
-        from accel.app.tuning import Progress, points, prompts_for, tune  # torch and diffusers: after the page is there
+        from accel.app.tuning import UNITS, Progress, points, prompts_for, tune  # torch: after the page is there
         from accel.commands.generate import BUNDLED_GUIDANCE
         from accel.measure.tune import Tuned
 
         def work(model: Any, tell: Any) -> Tuned:
-            texts = prompts_for(text, model.bundled, count, lambda line: checked_prompt(line, self.studio.limits))
-            return tune(model.pipe, texts, floor, steps, seconds, BUNDLED_GUIDANCE, tell)
+            limits = self.studio.limits
+            texts, judge = prompts_for(text, model.bundled, count, floor, lambda line: checked_prompt(line, limits))
+            return tune(model.pipe, texts, judge, floor, steps, seconds, BUNDLED_GUIDANCE, tell)
 
-        yield words.message("Getting ready …"), front.svg([], "dB"), gr.Dropdown([], value=None), None
+        unit = UNITS[floor.kind]
+        yield words.message("Getting ready …"), front.svg([], unit), gr.Dropdown([], value=None), None
         try:
             for event in self.studio.run(who, name, work):
                 if isinstance(event, Waiting):
                     yield waiting(event), gr.skip(), gr.skip(), gr.skip()
                 elif isinstance(event, Progress):
-                    yield _progress(event.text, event.share), front.svg(event.points, "dB"), gr.skip(), gr.skip()
+                    yield _progress(event.text, event.share), front.svg(event.points, unit), gr.skip(), gr.skip()
                 elif isinstance(event, Tuned):
-                    shown = front.svg(points(event.front, event.front), "dB")
-                    choices = ways(event.front)
+                    shown = front.svg(points(event.front, event.front, floor), unit)
+                    choices = ways(event)
                     chosen = next((value for _, value in choices if _is(value, event)), None)
                     picked = gr.Dropdown(choices, value=chosen or (choices[0][1] if choices else None))
                     yield words.message(str(event)) + words.notes(notes), shown, picked, told_of(event)
         except Stopped:
-            yield words.message("Stopped. The pipeline is as it was before."), gr.skip(), gr.skip(), gr.skip()
+            yield words.message(STOPPED), gr.skip(), gr.skip(), gr.skip()
 
     def use_point(self, way: str) -> tuple[Any, int, str]:
         """Offer a point of the front in Compare, with its steps and solver; ``way`` is its JSON."""
@@ -137,25 +159,28 @@ class Tune:
             steps = int(clamped([], "steps", steps, 1, self.studio.limits.steps))
             return offer(plan, f"tuned · {plans.label(plan)}"), steps, solver
 
-    def stop(self, request: gr.Request) -> str:
-        """Stop what this visitor runs; the pipeline is left as it was before."""
-        return stop(self.studio, request)
-
 
 def _progress(text: str, share: float) -> str:
     return words.message(text) + f'<progress max="1" value="{share:.3f}" aria-label="Time spent"></progress>'
 
 
-def ways(measured: Sequence[Measured]) -> list[tuple[str, str]]:
-    """(label, JSON) of each point, as `use_point` reads it; the plain pipeline is a plan without techniques."""
+def begin_with(metric: str) -> tuple[gr.Number, int]:
+    """A floor in another metric, and as many prompts as can tell it."""
+    level, prompts, info = _FLOORS[metric]
+    return gr.Number(level, info=info), prompts
+
+
+def ways(found: Tuned) -> list[tuple[str, str]]:
+    """(label, JSON) of each point of the front, as `use_point` reads it; the plain pipeline is an empty plan."""
+    from accel.app.tuning import UNITS, above
     from accel.plan import Plan
 
     return [
         (
-            f"{each.arm.name}: {each.seconds:.2f} s, {each.margin.value:+.1f} dB",
+            f"{each.arm.name}: {each.seconds:.2f} s, {above(each, found.floor):+.1f} {UNITS[found.floor.kind]}",
             _way(each.arm.plan or Plan(), each.arm.steps, each.arm.solver),
         )
-        for each in measured
+        for each in found.front
     ]
 
 

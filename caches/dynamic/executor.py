@@ -171,7 +171,7 @@ class ResidualExecutor(Executor):
     def _decide(self, site: Site, row: Row, rows: list[int], inputs: Inputs) -> list[bool]:
         indicator, seen, refusal = self.indicators[site], None, self.state.closed.get(site.name)
         try:
-            if indicator:
+            if indicator and not self.judge.follows(*self._key(site), self.clock.step, self._pictures):
                 seen = split(indicator.look(inputs, self.sample), len(rows))
         except Unseen as reason:
             refusal = refusal or str(reason)

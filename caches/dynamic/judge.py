@@ -5,6 +5,9 @@
 Where changes accumulate, c is the step before, and a row is predicted while p(d), summed over the steps since it was
 computed, is below the threshold, p being a polynomial (TeaCache, arXiv:2411.19108). Where they do not, c is the step at
 which the row was last computed, and d itself must be below.
+
+Where guidance takes two calls in a step, the first decides for both: halves of one difference that are from different
+steps would make a difference of their own.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ Key = tuple[str, str, int]
 _ABOVE = "the indicator was above the threshold"
 _FIRST = "there is nothing to compare with yet"
 _NO_NUMBER = "the indicator is not a number"
+_FOLLOWS = "the other half of guidance was computed"
+_WAITS = "the other half of guidance cannot be predicted in this step"
 _STILL = "the indicator sees nothing change: it does not look at the picture, use another one or another front"
 
 
@@ -58,12 +63,31 @@ class _Tally:
     streak: int = 0
 
 
+@dataclass(frozen=True)
+class _Lead:
+    """What the first call of a step decided for a site."""
+
+    step: int
+    branch: str
+    pictures: int
+    predicted: frozenset[int]
+
+
 class Judge:
     """Keeps, row by row, what was seen and what was decided."""
 
     def __init__(self, limits: Limits, past: Past):
         self.limits, self.past = limits, past
         self.tallies: dict[Key, _Tally] = {}
+        self.leads: dict[str, _Lead] = {}
+        """By site."""
+        self.asked: dict[tuple[str, str], int] = {}
+        """The newest step of each site and branch."""
+
+    def follows(self, site: str, branch: str, step: int, pictures: int) -> bool:
+        """Has another call of this step decided already?"""
+        lead = self.leads.get(site)
+        return lead is not None and (lead.step, lead.pictures) == (step, pictures) and lead.branch != branch
 
     def decide(
         self, row: Row, step: int, keys: Sequence[Key], pictures: int, seen: Sequence[Tree] | None, refusal: str | None
@@ -77,9 +101,14 @@ class Judge:
         reasons: list[str | None] = []
         guessed = [False] * len(keys)
         if row.predicts(step):
-            reasons = [refusal] * len(keys) if refusal else self._reasons(row.order(step), keys, seen)
+            reasons = [refusal] * len(keys) if refusal else self._either(row.order(step), step, keys, pictures, seen)
             stay = {key[2] % pictures for key, reason in zip(keys, reasons, strict=True) if reason}
             guessed = [key[2] % pictures not in stay for key in keys]
+        site, branch = keys[0][:2]
+        self.asked[site, branch] = step
+        if not self.follows(site, branch, step, pictures):
+            predicted = frozenset(key[2] % pictures for key, yes in zip(keys, guessed, strict=True) if yes)
+            self.leads[site] = _Lead(step, branch, pictures, predicted)
         if step < row.last:
             self._note(step, keys, seen, guessed)
         return guessed, list(dict.fromkeys(filter(None, reasons)))
@@ -91,6 +120,24 @@ class Judge:
         for key in gone:
             del self.tallies[key]
 
+    def _either(
+        self, wanted: int, step: int, keys: Sequence[Key], pictures: int, seen: Sequence[Tree] | None
+    ) -> list[str | None]:
+        """Why each row must be computed, by what the step's first call decided, or as that call itself."""
+        site, branch = keys[0][:2]
+        if self.follows(site, branch, step, pictures):
+            predicted = self.leads[site].predicted
+            return [self._bound(wanted, key) or (None if key[2] % pictures in predicted else _FOLLOWS) for key in keys]
+        stuck = {key[2] % pictures for key in self._others(site, branch, step) if self._bound(wanted, key)}
+        reasons = self._reasons(wanted, keys, seen)
+        return [r or (_WAITS if key[2] % pictures in stuck else None) for key, r in zip(keys, reasons, strict=True)]
+
+    def _others(self, site: str, branch: str, step: int) -> list[Key]:
+        """Rows of the branches that come later in a step; not of one that has stayed away for some steps."""
+        lately = step - self.limits.most - 1
+        newest = {key: self.asked.get(key[:2], -1) for key in self.tallies if key[0] == site and key[1] != branch}
+        return [key for key, at in newest.items() if at >= lately]
+
     def _reasons(self, wanted: int, keys: Sequence[Key], seen: Sequence[Tree] | None) -> list[str | None]:
         """Why each row must be computed, ``None`` where it may be predicted."""
         reasons = [self._bound(wanted, key) for key in keys]
@@ -101,7 +148,7 @@ class Judge:
 
     def _bound(self, wanted: int, key: Key) -> str | None:
         """Why a row must be computed whatever the indicator says."""
-        if len(self.past.usable(key, None)) < wanted:
+        if self.past.count(key, None) < wanted:
             return f"fewer than {wanted} computed values to predict from"
         full = self._tally(key).streak >= self.limits.most
         return f"{self.limits.most} steps in a row were predicted" if full else None
@@ -131,7 +178,7 @@ class Judge:
             tally.streak = tally.streak + 1 if predicted else 0
             tally.change = tally.change if predicted else 0.0
             if seen is not None and (self.limits.accumulates or not predicted):
-                self.past.keep(_seen(key), Entry(step, None, 1, seen[i]), 1)
+                self.past.keep(_seen(key), Entry(step, None, 1, seen[i]), 1, exact=True)
 
     def _tally(self, key: Key) -> _Tally:
         return self.tallies.setdefault(key, _Tally())

@@ -68,6 +68,9 @@ class Memo:
     once in a call, not at every block.
     """
 
+    site = ""
+    """Name of the place it stands at, for the report."""
+
     def __init__(self, account: Account, by_bits: bool):
         self.account, self.by_bits = account, by_bits
         self.entries: list[_Entry] = []
@@ -86,7 +89,7 @@ class Memo:
             self._give_up(_UNTOLD)
             return forward(*args, **kwargs)
         entry = self._recall(key)
-        self.account.recorder.cell(self.account.technique, predicted=entry is not None)
+        self.account.recorder.cell(self.account.technique, predicted=entry is not None, site=self.site)
         if entry is not None:
             return _in_new_containers(entry.output)
         output = self.compute(forward, args, kwargs)

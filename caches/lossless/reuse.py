@@ -58,6 +58,7 @@ class Reuse:
 
     def _memo(self, network: Network, place: Place) -> Memo:
         memo = Table(self.account) if place.how == "table" else Memo(self.account, by_bits=place.how == "bits")
+        memo.site = place.name
         self.memos[network.name].append(memo)
         return memo
 

@@ -54,7 +54,7 @@ class Driver:
         self.call: Call | None = None
         self.closed: str | None = None  # why the hooks are left out for the rest of the run
         self.newest: dict[tuple[str, str], Call] = {}
-        self.cells: list[bool] = []  # of the current call: was the module's output predicted?
+        self.cells: list[tuple[str, bool]] = []  # of the current call: was the module's output predicted?
         self.halved = False
         self.kept = 0
 
@@ -147,8 +147,8 @@ class Driver:
         return forward
 
     def _count(self) -> None:
-        for predicted in self.cells:
-            self.recorder.cell(self.rules.name, predicted)
+        for site, predicted in self.cells:
+            self.recorder.cell(self.rules.name, predicted, site=site)
         for name in self.names[1:]:
             self.recorder.cell(name, self.halved)
 
@@ -164,7 +164,7 @@ class Driver:
             return forward(*args, **kwargs)
 
         output = compute(*args, **kwargs) if self.closed else each.around(compute)(*args, **kwargs)
-        self.cells.append(not ran)
+        self.cells.append((f"{self.call.denoiser.name}.{each.path}", not ran))
         return output
 
 

@@ -16,11 +16,12 @@ import torch
 
 from accel.errors import AccelError
 from accel.fingerprint import Fingerprint
-from accel.measure.arms import OWN, SOLVERS, Arm, check, draw
+from accel.measure.arms import Arm, check, draw
 from accel.measure.identity import identity
 from accel.measure.journal import Item, Journal
 from accel.measure.judging import Judge
 from accel.measure.quality import CAP, psnr
+from accel.measure.solvers import OWN, SOLVERS
 from accel.schedulers.difficulty.curves import FORMAT, Curves
 from accel.schedulers.difficulty.features import features
 from accel.target import Target

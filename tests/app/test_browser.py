@@ -13,12 +13,17 @@ from playwright.sync_api import Browser, Page, expect
 
 import accel
 from accel.app.studio import Studio
-from tests.app.conftest import PATIENCE
+from tests.app.conftest import PATIENCE, Gate, holds
 
 _EARLY = re.compile(r"reading '(reset_layers|dimensions)'")
 """Gradio's own image editor, where it is given a value before its canvas has started: only on a slow machine."""
 
-PHONE = {"width": 390, "height": 844}
+GRADIOS = [
+    ("aria-prohibited-attr", 'aria-label="Empty value"'),  # its picture of no picture: a name without a role
+]
+"""Findings in what gradio draws, as (axe's rule, what the element looks like), each with its cause."""
+
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -27,7 +32,7 @@ def app(chromium: Browser, url: str) -> Iterator[Page]:
     """The page, opened; afterwards: no script failed, and no other host was asked for anything."""
     failed: list[str] = []
     asked: set[str] = set()
-    page = chromium.new_page()
+    page = chromium.new_page(reduced_motion="reduce")
     page.set_default_timeout(PATIENCE)
     expect.set_options(timeout=PATIENCE)
     page.on("pageerror", lambda error: failed.append(str(error)))
@@ -49,28 +54,52 @@ def compare(app: Page, steps: int = 5) -> None:
 
 
 def serious(page: Page) -> list[str]:
-    """axe's findings that keep somebody from using the page."""
+    """axe's findings that keep somebody from using the page, but for those that only gradio can mend."""
     found = Axe().run(page).response["violations"]
-    return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found if each["impact"] in ("serious", "critical")]
+    return [
+        f"{each['id']}: {node['html']}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+        if not any(each["id"] == rule and re.search(part, node["html"]) for rule, part in GRADIOS)
+    ]
 
 
-def test_compare(app: Page) -> None:
+def test_compare(app: Page, studio: Studio) -> None:
+    assert holds(studio.visited.is_set)  # the page tells when it is there
     compare(app)
     expect(app.get_by_text("Done.")).to_be_visible()
     for name in ("Plain", "Accelerated"):
         picture = app.get_by_role("img", name=f"{name} picture of “two green squares and a red star”, 5 steps")
         expect(picture).to_be_visible()
-        assert picture.evaluate("each => [each.naturalWidth, each.clientWidth > 200]") == [64, True]
+        expect(picture).to_have_js_property("naturalWidth", 64)  # it has come
+        assert picture.evaluate("each => each.clientWidth > 200")
     expect(app.get_by_text("Difference, amplified")).to_be_visible()
     assert app.locator(".hero .ratio strong").inner_text().endswith("×")
-    cell = app.get_by_role("gridcell", name="deepcache, step 4 of 5: its site was predicted")
+    cell = app.get_by_role("gridcell", name="deepcache · unet[level>=1], step 4 of 5: its site was predicted")
     cell.hover()
     expect(app.locator(".timeline .why")).to_have_text(cell.get_attribute("aria-label") or "none")
     assert serious(app) == []
     app.set_viewport_size(PHONE)
     app.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
     app.emulate_media(color_scheme="dark")
+    expect(app.locator("body")).to_contain_class("dark")
     assert serious(app) == []
+
+
+@pytest.mark.parametrize(
+    "tab, text",
+    [("Build a plan", "It fits"), ("Edit", "Plain inpainting"), ("Tune", "Draws plans"), ("Model", "Load it now")],
+)
+def test_everybody_can_use_the_tab(app: Page, tab: str, text: str) -> None:
+    app.get_by_role("tab", name=tab).click()
+    expect(app.get_by_text(text).first).to_be_visible()
+    for look in ("light", "dark"):
+        app.emulate_media(color_scheme=look)  # type: ignore[arg-type]
+        for size in (DESKTOP, PHONE):
+            app.set_viewport_size(size)
+            app.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+            assert serious(app) == [], (look, size)
 
 
 def test_by_keyboard_alone(app: Page) -> None:
@@ -84,15 +113,15 @@ def test_by_keyboard_alone(app: Page) -> None:
             break
     app.keyboard.press("Enter")
     expect(app.get_by_role("img", name="Plain picture of “a red star”, 12 steps")).to_be_visible()
+    expect(app.get_by_text("Done.")).to_be_visible()  # nothing is drawn anew from here on
+    cells, why = app.locator('.timeline [role="gridcell"]'), app.locator(".timeline .why")
     app.locator('.timeline [role="gridcell"][tabindex="0"]').focus()
-    why = app.locator(".timeline .why")
-    expect(why).to_have_text("deepcache, step 1 of 12: its site was computed in full")
+    expect(why).to_have_text(cells.nth(12).get_attribute("aria-label") or "none")  # below the times of the plain run
     for _ in range(3):
         app.keyboard.press("ArrowRight")
-    expect(why).to_contain_text("step 4 of 12: its site was predicted")
+    expect(why).to_have_text(cells.nth(12 + 3).get_attribute("aria-label") or "none")
     app.keyboard.press("ArrowDown")
-    expect(why).to_contain_text("guidance, step 4 of 12")
-    app.get_by_role("button", name="Stop", exact=True).click()
+    expect(why).to_have_text(cells.nth(2 * 12 + 3).get_attribute("aria-label") or "none")
 
 
 def test_building_a_plan_with_a_conflict(app: Page) -> None:
@@ -111,10 +140,11 @@ def test_building_a_plan_with_a_conflict(app: Page) -> None:
     expect(app.get_by_role("combobox", name="Plan")).to_have_value("yours · guidance + residual")
 
 
-def test_stopping_a_run(app: Page, studio: Studio) -> None:
+def test_stopping_a_run(app: Page, studio: Studio, gate: Gate) -> None:
+    gate.close(after=2)
     app.get_by_role("spinbutton", name="Seed").fill("31")
     compare(app, steps=12)
-    app.get_by_text("step 1 of 12").wait_for()
+    app.get_by_text("step 2 of 12").wait_for()
     app.get_by_role("button", name="Stop", exact=True).click()
     expect(app.get_by_text("Stopped. The pipeline is as it was before.")).to_be_visible()
     assert accel.handles(studio.model("tiny").pipe) == []
@@ -134,7 +164,8 @@ def test_painting_a_mask(app: Page, tmp_path: Path) -> None:
     picture = tmp_path / "picture.png"
     Image.new("RGB", (64, 64), (200, 30, 30)).save(picture)
     app.get_by_role("tab", name="Edit").click()
-    app.locator("#canvas input[type=file]").set_input_files(picture)
+    with app.expect_response(lambda answer: "/upload" in answer.url):
+        app.locator("#canvas input[type=file]").set_input_files(picture)
     canvas = app.locator("#canvas canvas").first
     canvas.wait_for()
     app.get_by_role("button", name="Brush").first.click()

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 
 import accel
-from accel.app import code, streaming
+from accel.app import code, reading, streaming
+from accel.app import studio as studios
 from accel.app.comparing import Pair, compare
 from accel.app.editing import edit
 from accel.app.limits import Asked
 from accel.app.running import PlainRuns, Step, run
-from accel.app.studio import Studio, Waiting
-from accel.app.tuning import Progress, prompts_for, tune
+from accel.app.server import start
+from accel.app.studio import Model, Studio, Waiting
+from accel.app.tabs.tune import begin_with
+from accel.app.tuning import Progress, points, prompts_for, tune
+from accel.app.ui import TITLE
 from accel.errors import AccelError
+from accel.measure.arms import Arm
+from accel.measure.events import Measured
+from accel.measure.floor import Floor
+from accel.measure.intervals import Interval
 from accel.pictures import to_image
+from tests.app.conftest import Gate, holds
 
 ASKED = Asked("tiny", "a red star on a white background", seed=3, steps=6)
 
@@ -122,11 +133,14 @@ def test_two_visitors_at_once_get_the_pictures_they_get_alone(studio: Studio) ->
         assert torch.equal(together[plan].plain.picture, pair.plain.picture)
 
 
-def test_stopping_is_a_visitors_own_affair(studio: Studio) -> None:
+def test_stopping_is_a_visitors_own_affair(studio: Studio, gate: Gate) -> None:
+    gate.close()
     events = studio.run("me", "tiny", lambda model, tell: run(model.pipe, ASKED, 6, None, "plain", tell))
     assert isinstance(next(events), Step)
     assert studio.runs.stop("somebody else") == 0
+    assert studio.runs.going("me") and not studio.runs.going("somebody else")
     assert studio.runs.stop("me", patience=30) == 1
+    assert not studio.runs.going("me")
     with pytest.raises(streaming.Stopped):
         list(events)
 
@@ -137,6 +151,45 @@ def test_problems_are_told_while_somebody_runs(studio: Studio) -> None:
         assert studio.problems("tiny", accel.Plan.of("balanced")) == []
         (problem,) = studio.problems("tiny", accel.Plan.of("deepcache+residual"))
     assert "deepcache and residual both take over block_outputs" in problem
+
+
+class TestLoading:
+    @pytest.fixture
+    def loads(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+        """A model takes until this is set."""
+        finish = threading.Event()
+
+        def load(self: Studio, name: str) -> Model:
+            finish.wait()
+            return Model(name, None, None, PlainRuns())
+
+        monkeypatch.setattr(Studio, "_load", load)
+        yield finish
+        finish.set()
+
+    def test_the_page_is_served_while_the_model_loads(self, loads: threading.Event) -> None:
+        studio = Studio()
+        demo, url = start(studio)
+        try:
+            studio.visited.set()
+            assert TITLE in httpx.get(url, timeout=60).text and not studio.is_loaded("tiny")
+            loads.set()
+            assert holds(lambda: studio.is_loaded("tiny"))
+        finally:
+            demo.close()
+
+    def test_it_waits_for_the_page_but_not_for_ever(
+        self, loads: threading.Event, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        loads.set()
+        visited, unvisited = Studio(), Studio()
+        thread = visited.load_in_background()
+        assert thread.is_alive() and not visited.is_loaded("tiny")
+        visited.visited.set()
+        thread.join()
+        monkeypatch.setattr(studios, "_UNVISITED", 0.0)
+        unvisited.load_in_background().join()
+        assert visited.is_loaded("tiny") and unvisited.is_loaded("tiny")
 
 
 class TestModels:
@@ -180,13 +233,32 @@ def test_an_edit_changes_the_masked_part_only(studio: Studio) -> None:
 
 
 class TestTuning:
+    likeness, facts = Floor("psnr", 20), Floor("facts", 40)
+
     def test_prompts(self) -> None:
         keep = str.strip
-        assert len(prompts_for("", True, 20, keep)) == 20
-        assert prompts_for("a\n\n b \n" * 8, True, 0, keep) == ["a", "b"] * 8
-        for text, bundled in (("a\nb", True), ("a\n" * 65, True), ("", False)):
+        prompts, judge = prompts_for("", True, 20, self.likeness, keep)
+        assert len(prompts) == 20 and judge is None and {*prompts} < {*reading.known()}
+        assert prompts_for("a\n\n b \n" * 8, True, 0, self.likeness, keep) == (["a", "b"] * 8, None)
+        for text, bundled in (("a\nb", True), ("a\n" * 201, True), ("", False)):
             with pytest.raises(AccelError, match="prompts"):
-                prompts_for(text, bundled, 16, keep)
+                prompts_for(text, bundled, 16, self.likeness, keep)
+
+    def test_facts_are_judged_where_they_are_known(self) -> None:
+        prompts, judge = prompts_for("", True, 16, self.facts, str.strip)
+        assert judge is not None and [scene.caption for scene in judge.scenes] == prompts
+        with pytest.raises(AccelError, match="what your prompts state"):
+            prompts_for("a\n" * 16, True, 16, self.facts, str.strip)
+
+    @pytest.mark.parametrize("metric", ["dB", "points"])
+    def test_what_the_page_begins_with_can_be_told(self, metric: str) -> None:
+        floor, count = begin_with(metric)
+        Floor.of(f"{floor.value} {metric}").check(count // 2)
+
+    def test_points_are_in_the_unit_of_the_floor(self) -> None:
+        measured = Measured(Arm(4), Interval(0.05, 0.0, 0.1), 8, 0.5, fresh=True)
+        (likeness,), (facts,) = (points([measured], [measured], floor) for floor in (self.likeness, self.facts))
+        assert (likeness.above, facts.above) == (0.05, pytest.approx(5))
 
     def test_it_is_stopped_within_a_step(self, studio: Studio) -> None:
         pipe, before = studio.model("tiny").pipe, plain(studio)
@@ -197,8 +269,9 @@ class TestTuning:
             if sum(event is None for event in told) > 5 and any(isinstance(each, Progress) for each in told):
                 raise streaming.Stopped
 
+        prompts, judge = prompts_for("", True, 16, self.likeness, str.strip)
         with pytest.raises(streaming.Stopped):
-            tune(pipe, prompts_for("", True, 16, str.strip), "20 dB", 3, 0.0, 4.0, tell)
+            tune(pipe, prompts, judge, self.likeness, 3, 0.0, 4.0, tell)
         assert accel.handles(pipe) == [] and torch.equal(plain(studio), before)
         first = next(event for event in told if isinstance(event, Progress))
         assert first.text and 0 <= first.share <= 1

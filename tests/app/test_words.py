@@ -176,9 +176,43 @@ class TestTimeline:
         assert "step 3 of 4: its site was predicted" in cells[6]["aria-label"]
         assert cells[14]["aria-label"] == "accelerated, step 3 of 4: 5 ms"
 
+    def grid(self, strips: dict[str, str], strip: str = "#+.") -> list[timeline.Row]:
+        entry = TechniqueReport(len(strips), 5, 5, 0, strip, strips=strips)
+        return timeline.rows(accel.Report("Pipe", "fora", 3, 3, techniques={"fora": entry}).to_dict(), [], [])
+
+    def test_a_row_per_way_that_sites_went(self) -> None:
+        first, second, third = self.grid(
+            {"unet.0.attn1": "#..", "unet.1.attn1": "#..", "unet.0.ff": "###", "unet.2": "# ="}
+        )
+        assert [(row.name, row.detail) for row in (first, second, third)] == [
+            ("fora · attn1", "2 sites, 67 % predicted"),
+            ("fora · unet.0.ff", "1 site, computed"),
+            ("fora · unet.2", "1 site, computed"),
+        ]
+        assert [kind for kind, _, _ in first.cells] == ["computed", "predicted", "predicted"]
+        assert [kind for kind, _, _ in third.cells] == ["computed", "idle", "lighter"]
+        assert first.cells[1][2].startswith("fora · attn1, step 2 of 3: its 2 sites were predicted")
+        assert first.cells[1][2].endswith("(unet.0.attn1 to unet.1.attn1)")
+
+    def test_many_ways_become_few_rows_and_it_is_said(self) -> None:
+        strips = {f"unet.{i}.ff": "".join("#."[i >> bit & 1] for bit in (4, 3, 2, 1, 0)) for i in range(32)}
+        made = self.grid(strips)
+        assert len(made) == 12 and sum(int(row.detail.split()[0]) for row in made) == 32
+        assert made[-1].name == "fora · others, in 21 ways"
+        assert [kind for kind, _, _ in made[-1].cells] == ["mixed"] * 5
+        assert len(self.grid(dict.fromkeys(strips, "#.#"))) == 1
+
+    def test_what_a_preset_leaves_out_is_told(self) -> None:
+        report = {**self.report, "omitted": ["lossless works on unet denoisers"]}
+        assert "left out: lossless works on unet denoisers" in Read(timeline.html(report)).text
+
     def test_one_cell_is_in_the_tab_order(self) -> None:
         read = Read(timeline.html(self.report, [0.1] * 4, [0.1] * 4))
         assert [a["tabindex"] for _, a in read.tags if "tabindex" in a].count("0") == 1
+
+    def test_a_plan_without_techniques_has_its_times(self) -> None:
+        read = Read(timeline.html({**self.report, "techniques": {}}, [0.1] * 4, [0.2] * 4))
+        assert [a["tabindex"] for _, a in read.tags if "tabindex" in a] == ["0", *["-1"] * 7]
 
     def test_bars_share_one_scale(self) -> None:
         read = Read(timeline.html(self.report, [0.4] * 4, [0.1] * 4))

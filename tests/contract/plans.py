@@ -5,6 +5,8 @@ Every setting predicts something within four solver steps, so that runs can be s
 
 from __future__ import annotations
 
+from typing import Any
+
 from accel.caches.deepcache import DeepCache
 from accel.caches.dynamic.technique import ResidualCache
 from accel.caches.fitted import FittedCache
@@ -16,6 +18,7 @@ from accel.caches.native.technique import NativeCache
 from accel.caches.rehash import StepRehash
 from accel.caches.slicer import Slicer
 from accel.caches.smoothcache import SmoothCache
+from accel.caches.storing import Storage
 from accel.caches.table import Row
 from accel.caches.tgate import TGate
 from accel.plan import Plan
@@ -61,8 +64,14 @@ SETTINGS: dict[str, list[Technique]] = {
     "tgate": [TGate(gate=2), TGate(gate=3, self_interval=2, warm_up=1), TGate(gate=0.5, cutoff="cond")],
 }
 
-APART: dict[str, list[Technique]] = {"deadline": [Deadline(ms=0.001)], "prompt_steps": [], "stages": []}
-"""What needs a clock of its own, a trained predictor or a second model: ``tests/schedulers`` has these."""
+APART: dict[str, list[Any]] = {
+    "deadline": [Deadline(ms=0.001)],
+    "prompt_steps": [],
+    "stages": [],
+    "storage": [[DeepCache(warm_up=2), Storage()]],
+}
+"""What needs a clock of its own, a trained predictor or a second model, for which ``tests/schedulers`` has tests, and
+what does nothing alone: ``COMBINATIONS`` and ``tests/test_storage.py`` have that."""
 
 IDLE: dict[str, Technique] = {
     "converged": Converged(threshold=0.0),
@@ -93,6 +102,7 @@ COMBINATIONS: list[list[Technique]] = [
     [SmoothCache({"mlp": "1101"}), GuidanceCache(warm_up=2)],
     [ResidualCache(indicator="tea", threshold=99.0, warm_up=2), GuidanceCache(warm_up=2)],
     [Lossless(), DeepCache(warm_up=2), GuidanceCache(warm_up=2)],
+    [DeepCache(warm_up=2), GuidanceCache(warm_up=2), Storage(budget=64)],
     [Steps(3), DeepCache(warm_up=1, how="reuse")],
 ]
 

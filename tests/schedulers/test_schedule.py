@@ -15,6 +15,7 @@ from accel.schedulers.gaussian import Gaussian, denoise
 from accel.schedulers.levels import clean, level, output_for, sigma
 from accel.schedulers.probe import abilities, doubles, equivalent
 from accel.schedulers.schedule import Asked, StepPlan, edits, rewrite, thinned
+from accel.schedulers.spacing import spaced, unfit
 
 FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True}
 EDITABLE: dict[str, Any] = {
@@ -211,3 +212,83 @@ def test_editing_only_the_timesteps_breaks_a_multistep_solver() -> None:
 
     assert stepped(scheduler, data, lambda fresh: thinned(fresh, DECIDED, SHORT - DECIDED)).isfinite().all()
     assert not stepped(scheduler, data, careless).isfinite().all()
+
+
+# --- spacings --------------------------------------------------------------------------------------------------------
+
+SD = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
+SVD = diffusers.EulerDiscreteScheduler(
+    **SD,
+    prediction_type="v_prediction",
+    timestep_type="continuous",
+    use_karras_sigmas=True,
+    sigma_min=0.002,
+    sigma_max=700.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("spacing", "name"), [("ays_sd15", "StableDiffusionTimesteps"), ("ays_sdxl", "StableDiffusionXLTimesteps")]
+)
+def test_ten_steps_of_a_published_table_are_its_timesteps(spacing: str, name: str) -> None:
+    """diffusers ships the tables twice, as noise levels, which are used, and as timesteps."""
+    scheduler = diffusers.DPMSolverMultistepScheduler(**SD)
+    assert unfit(scheduler, spacing) is None
+    published = diffusers.schedulers.AysSchedules[name]
+    np.testing.assert_allclose(spaced(scheduler, spacing, 10), published, atol=1)
+
+
+def test_a_table_for_another_number_of_steps_keeps_its_course() -> None:
+    scheduler = diffusers.DPMSolverMultistepScheduler(**SD)
+    ten, twenty, one = (np.array(spaced(scheduler, "ays_sd15", n)) for n in (10, 20, 1))
+    np.testing.assert_allclose(twenty[::2], ten)
+    assert (np.diff(twenty) < 0).all() and one[0] == ten[0] == 999
+    levels = np.log([sigma(scheduler, time) for time in twenty])
+    np.testing.assert_allclose(levels[1:-1:2], (levels[:-2:2] + levels[2::2]) / 2, atol=1e-4)
+
+
+def test_the_video_table_is_for_a_model_that_counts_time_by_noise() -> None:
+    assert unfit(SVD, "ays_svd") is None
+    fresh = ready(SVD, 10)
+    assert sigma(fresh, float(fresh.timesteps[3])) == pytest.approx(float(fresh.sigmas[3]), rel=1e-5)
+    assert abilities(SVD).timesteps is None
+    rewrite(fresh, spaced(SVD, "ays_svd", 10))
+    table = diffusers.schedulers.AysSchedules["StableDiffusionVideoSigmas"]
+    np.testing.assert_allclose(fresh.sigmas.numpy(), table, rtol=1e-5)
+    np.testing.assert_allclose(fresh.timesteps.numpy(), np.log(table[:-1]) / 4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("spacing", "option"), [("karras", "use_karras_sigmas"), ("exponential", "use_exponential_sigmas")]
+)
+def test_a_formula_is_that_of_diffusers(spacing: str, option: str) -> None:
+    """Which takes its ends from a schedule that has every timestep."""
+    scheduler = diffusers.EulerDiscreteScheduler(**SD)
+    smallest, largest = sigma(scheduler, 0.0), sigma(scheduler, 999.0)
+    theirs = ready(diffusers.EulerDiscreteScheduler(**SD, **{option: True}, sigma_min=smallest, sigma_max=largest), 12)
+    ours = [sigma(scheduler, time) for time in spaced(scheduler, spacing, 12)]
+    np.testing.assert_allclose(ours, theirs.sigmas[:-1].numpy(), rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "spacing", "reason"),
+    [
+        (diffusers.DPMSolverMultistepScheduler(**SD), "ays_svd", "begins at noise level 700, this model at 14.61"),
+        (diffusers.DPMSolverMultistepScheduler(), "ays_sd15", "it is another's"),
+        (SVD, "ays_sdxl", "it is another's"),
+        (EDITABLE["flow"], "karras", "flow matching has a shift of its own"),
+        (diffusers.DDIMScheduler(rescale_betas_zero_snr=True), "exponential", "begins without any signal"),
+        (diffusers.EDMEulerScheduler(), "karras", "tells no noise level"),
+    ],
+)
+def test_a_spacing_for_another_model_is_refused(scheduler: Any, spacing: str, reason: str) -> None:
+    problem = unfit(scheduler, spacing)
+    assert problem is not None and reason in problem
+
+
+@pytest.mark.parametrize("steps", [1, 2, 9, 30])
+@pytest.mark.parametrize("spacing", ["karras", "exponential", "ays_sd15"])
+def test_a_spacing_falls_from_the_first_noise_level(spacing: str, steps: int) -> None:
+    times = spaced(diffusers.DPMSolverMultistepScheduler(**SD), spacing, steps)
+    assert len(times) == steps and times[0] == pytest.approx(999)
+    assert all(later < earlier for earlier, later in zip(times, times[1:], strict=False)) and times[-1] >= 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import DPMSolverMultistepScheduler
 
 import accel
 from accel import AccelWarning, Refused
@@ -20,6 +21,7 @@ from accel.schedulers.converged import Converged
 from accel.schedulers.deadline import Deadline
 from accel.schedulers.prompt_steps import PromptSteps
 from accel.schedulers.schedule import StepPlan
+from accel.schedulers.spacing import SPACINGS, spaced
 from accel.schedulers.steps import Steps
 from accel.schedulers.upfront import UpFront
 from tests.families import case, run, with_scheduler
@@ -78,6 +80,68 @@ def test_the_schedulers_own_timesteps_give_its_own_picture(solver: str) -> None:
         torch.testing.assert_close(draw("sd", pipe, steps=20), plain, atol=ROUNDING, rtol=0)
 
 
+@pytest.mark.parametrize("solver", ["euler", "dpm++"])
+def test_a_spacing_is_that_schedule_for_as_many_steps_as_are_asked_for(solver: str) -> None:
+    pipe = build("sd", solver)
+    times, plain = spaced(pipe.scheduler, "karras", 6), draw("sd", pipe, steps=6)
+    before = trace(pipe)
+    with saving_nothing():
+        with accel.accelerate(pipe, Steps(timesteps=times)):
+            wanted = draw("sd", pipe, steps=6)
+        with accel.accelerate(pipe, Steps(spacing="karras")) as handle:
+            assert torch.equal(draw("sd", pipe, steps=6), wanted)
+            assert any("only lie elsewhere" in why for why in handle.report().techniques["steps"].declined)
+            assert handle.report().steps_run == 6
+    with accel.accelerate(pipe, "steps(count=6, spacing=karras)") as handle:
+        assert torch.equal(draw("sd", pipe, steps=9), wanted)
+        assert handle.report().techniques["steps"].predicted == 3
+    assert differences(before, trace(pipe)) == []
+    assert torch.equal(draw("sd", pipe, steps=6), plain) and not torch.equal(plain, wanted)
+
+
+@pytest.mark.parametrize("spacing", SPACINGS)
+def test_a_plan_with_a_spacing_is_written_as_it_is_read(spacing: str) -> None:
+    plan = accel.Plan.of(Steps(9, spacing))
+    assert accel.Plan.of(str(plan)) == accel.Plan.from_dict(plan.to_dict()) == plan
+
+
+def test_a_spacing_for_another_model_is_refused_also_when_the_solver_was_swapped() -> None:
+    pipe = build("sd")
+    with pytest.raises(Refused, match="ays_svd begins at noise level 700"):
+        accel.accelerate(pipe, Steps(spacing="ays_svd"))
+    with pytest.raises(Refused, match=r"EulerDiscreteScheduler\.from_config"):
+        accel.accelerate(build("sd", "ddim"), Steps(spacing="karras"))
+    with saving_nothing(), accel.accelerate(pipe, Steps(spacing="karras")) as handle:
+        config = {**pipe.scheduler.config, "prediction_type": "flow_prediction", "use_flow_sigmas": True}
+        pipe.scheduler = DPMSolverMultistepScheduler.from_config(config)
+        draw("sd", pipe, steps=4)
+        assert any("flow matching" in why for why in handle.report().techniques["steps"].declined)
+
+
+@pytest.mark.parametrize("by_keyword", [False, True])
+def test_an_image_to_image_schedule_is_cut_by_the_steps_taken(by_keyword: bool) -> None:
+    """Only after a schedule was asked for: until then, and after the run, the arithmetic is the pipeline's own."""
+    pipe = build("sd-img2img")
+
+    def cut(steps: int) -> tuple[list[float], int]:
+        given = {"num_inference_steps": steps, "strength": 0.5, "device": "cpu"}
+        times, count = pipe.get_timesteps(**given) if by_keyword else pipe.get_timesteps(*given.values())
+        return times.tolist(), count
+
+    pipe.scheduler.set_timesteps(4)
+    wanted = cut(4)
+    pipe.scheduler.set_timesteps(8)
+    plain = cut(8)
+    with accel.accelerate(pipe, Steps(4)):
+        assert cut(8) == plain
+        pipe.scheduler.set_timesteps(8)
+        assert cut(8) == wanted != plain
+        draw("sd-img2img", pipe, steps=8)
+        assert cut(4) == wanted  # of the four steps that the scheduler was left with
+    pipe.scheduler.set_timesteps(8)
+    assert cut(8) == plain
+
+
 def test_timesteps_are_refused_with_the_way_out() -> None:
     pipe = build("sd", "ddim")
     with pytest.raises(Refused, match=r"number of steps.*EulerDiscreteScheduler\.from_config"):
@@ -98,6 +162,8 @@ def test_timesteps_that_the_call_brings_are_left_alone() -> None:
     [
         ({"count": 3, "timesteps": (900.0,)}, "either a count or timesteps"),
         ({"count": 0}, "at least 1"),
+        ({"spacing": "karras", "timesteps": (900.0,)}, "either a spacing or timesteps"),
+        ({"spacing": "ays"}, "there are karras, exponential, ays_sd15"),
         ({"timesteps": (100.0, 900.0)}, "fall from step to step"),
     ],
 )
