@@ -25,11 +25,18 @@ from accel.tiny.models import make_text_encoder, make_vae
 from accel.tiny.render import render
 from accel.tiny.scenes import make_scene
 from accel.tiny.tokens import make_tokenizer
-from accel.tiny.training.dit import MISSING_TOKENS, DitTask, MergedZeros, draw_sigmas
+from accel.tiny.training.dit import SILENT_TOKENS, DitTask, MergedZeros, draw_sigmas
 from accel.tiny.training.evaluate import score
 from accel.tiny.training.latents import tokenize
 from accel.tiny.training.vae import start_from
-from accel.tiny.transformer import make_dit, make_dit_vae, make_silent_text_encoder, with_projection
+from accel.tiny.transformer import (
+    make_dit,
+    make_dit_vae,
+    make_silent_t5,
+    make_silent_t5_tokenizer,
+    make_silent_text_encoder,
+    with_projection,
+)
 
 TOKENIZER = make_tokenizer()
 CAPTIONS = ["a red star on a blue background", "two cats", "a circle above a moon", ""]
@@ -52,7 +59,7 @@ def test_one_token_stands_for_all_missing_ones() -> None:
     latents = torch.randn(2, 16, 8, 8, generator=noise)
     text, pooled = torch.randn(2, 40, 136, generator=noise), torch.randn(2, 136, generator=noise)
     times = torch.tensor([300.0, 800.0])
-    full = dit(latents, F.pad(text, (0, 0, 0, MISSING_TOKENS)), pooled, times).sample
+    full = dit(latents, F.pad(text, (0, 0, 0, SILENT_TOKENS)), pooled, times).sample
     dit.set_attn_processor(MergedZeros())
     merged = dit(latents, F.pad(text, (0, 0, 0, 1)), pooled, times).sample
     torch.testing.assert_close(merged, full, atol=1e-5, rtol=0)
@@ -77,7 +84,7 @@ def test_the_second_text_encoder_is_silent() -> None:
 
 
 def test_training_sees_what_the_pipeline_shows_the_denoiser() -> None:
-    own = make_text_encoder(TOKENIZER).eval()
+    own, silent = make_text_encoder(TOKENIZER).eval(), make_silent_t5_tokenizer()
     dit = small_dit()
     pipe = StableDiffusion3Pipeline(
         transformer=dit,
@@ -87,10 +94,11 @@ def test_training_sees_what_the_pipeline_shows_the_denoiser() -> None:
         tokenizer=TOKENIZER,
         text_encoder_2=make_silent_text_encoder(own),
         tokenizer_2=TOKENIZER,
-        text_encoder_3=None,
-        tokenizer_3=None,
+        text_encoder_3=make_silent_t5(silent),
+        tokenizer_3=silent,
     )
     text, _, pooled, _ = pipe.encode_prompt(CAPTIONS, None, None, do_classifier_free_guidance=False)
+    assert text.shape == (4, 40 + SILENT_TOKENS, 136) and not text[:, 40:].any()
     latents = torch.randn(4, 16, 8, 8, generator=torch.Generator().manual_seed(1))
     sigma = torch.tensor([0.9, 0.5, 0.2, 0.7])
     with torch.no_grad():
@@ -174,12 +182,12 @@ def test_training_goes_on_from_the_shipped_weights_alone(tmp_path: Path) -> None
     pairs = list(zip(before.transformer.parameters(), after.transformer.parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in pairs)
     assert all(torch.allclose(a, b, atol=1e-2) for a, b in pairs)
-    for name in ("vae", "text_encoder", "text_encoder_2"):
+    for name in ("vae", "text_encoder", "text_encoder_2", "text_encoder_3"):
         parts = (getattr(each, name).parameters() for each in (before, after))
         assert all(torch.equal(a, b) for a, b in zip(*parts, strict=True))
 
 
 def test_all_bundled_weights_together_are_small() -> None:
     files = [file for file in accel.tiny.path().parent.rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) < 45_000_000
+    assert sum(file.stat().st_size for file in files) < 45 * 2**20
     assert {file.suffix for file in files} <= {".json", ".safetensors", ".md", ".txt"}

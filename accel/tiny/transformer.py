@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel
 from diffusers.models.normalization import AdaLayerNormContinuous, AdaLayerNormZero
 from torch import nn
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    T5Config,
+    T5EncoderModel,
+    T5TokenizerFast,
+)
 
 from accel.tiny.models import TEXT_WIDTH, make_vae
 
 SILENT_WIDTH = 8
-"""Width of the second text encoder, which says nothing."""
+"""Width of the second text encoder, which says nothing, and inside of the third one, which says nothing either."""
 
 _HEADS, _HEAD_WIDTH = 3, 64
 _LAYERS = 7
@@ -78,10 +87,34 @@ def with_projection(text_encoder: CLIPTextModel) -> CLIPTextModelWithProjection:
 
 
 def make_silent_text_encoder(like: CLIPTextModel) -> CLIPTextModelWithProjection:
-    """The second text encoder the pipeline insists on, as small as can be and all zeros."""
+    """The second text encoder, which the pipeline insists on: as small as can be, and all zeros."""
     small = {"hidden_size": SILENT_WIDTH, "intermediate_size": SILENT_WIDTH, "projection_dim": SILENT_WIDTH}
     layers = {"num_hidden_layers": 1, "num_attention_heads": 1}
-    model = CLIPTextModelWithProjection(CLIPTextConfig(**{**like.config.to_dict(), **small, **layers}))
+    return _silenced(CLIPTextModelWithProjection(CLIPTextConfig(**{**like.config.to_dict(), **small, **layers})))
+
+
+def make_silent_t5(tokenizer: T5TokenizerFast) -> T5EncoderModel:
+    """The third text encoder: zeros, as the pipeline itself puts in its place where it is left out.
+
+    It could be left out of the object, but a folder without it does not load.
+    """
+    config = T5Config(
+        vocab_size=len(tokenizer),
+        d_model=TEXT_WIDTH + SILENT_WIDTH,
+        d_kv=SILENT_WIDTH,
+        d_ff=SILENT_WIDTH,
+        num_layers=1,
+        num_heads=1,
+    )
+    return _silenced(T5EncoderModel(config))
+
+
+def make_silent_t5_tokenizer() -> T5TokenizerFast:
+    """A tokenizer that knows no word."""
+    return T5TokenizerFast(vocab=[(piece, 0.0) for piece in ("<pad>", "</s>", "<unk>", "▁")], extra_ids=0)
+
+
+def _silenced(model: nn.Module) -> Any:
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
     return model.eval()

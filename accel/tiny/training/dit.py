@@ -20,22 +20,22 @@ from accel.tiny.training.text import load as load_text_encoder
 from accel.tiny.training.unet import CAPTION_DROP
 from accel.tiny.transformer import SILENT_WIDTH, make_dit, with_projection
 
-MISSING_TOKENS = 256
-"""Zero tokens that the pipeline puts in the place of a missing T5, by default."""
+SILENT_TOKENS = 256
+"""Tokens of the third text encoder, by default; here they are all zero."""
 
 _FOCUS_SHARE = 0.5
 _FOCUS_MEAN, _FOCUS_SPREAD = 1.2, 0.9
 
 
 class MergedZeros:
-    """Joint attention in which the last text token stands for `MISSING_TOKENS` equal ones.
+    """Joint attention in which the last text token stands for `SILENT_TOKENS` equal ones.
 
     Equal tokens without a position stay equal in every layer. A key that is there n times has n times its weight:
     softmax over n copies is softmax over one with ``log n`` added to its logit. Written with plain products because
     the fused attention's backward pass is slow on CPUs at these sizes.
     """
 
-    def __init__(self, count: int = MISSING_TOKENS) -> None:
+    def __init__(self, count: int = SILENT_TOKENS) -> None:
         self.weight = math.log(count)
 
     def __call__(

@@ -21,6 +21,8 @@ from accel.tiny.transformer import (
     make_dit,
     make_dit_vae,
     make_flow_scheduler,
+    make_silent_t5,
+    make_silent_t5_tokenizer,
     make_silent_text_encoder,
     with_projection,
 )
@@ -43,10 +45,10 @@ def assemble(out: Path) -> StableDiffusionPipeline:
 
 
 def assemble_dit(out: Path) -> StableDiffusion3Pipeline:
-    """`tiny-dit` of a run's last checkpoints (their moving averages), in float32; no T5, as the pipeline allows."""
+    """`tiny-dit` of a run's last checkpoints (their moving averages), in float32."""
     transformer = make_dit()
     load_average((transformer,), out / "dit" / "checkpoint.pt")
-    text_encoder = text.load(accel.tiny.path("tiny"))
+    text_encoder, tokenizer_3 = text.load(accel.tiny.path("tiny")), make_silent_t5_tokenizer()
     return StableDiffusion3Pipeline(
         transformer=_detached(transformer),
         scheduler=make_flow_scheduler(),
@@ -55,8 +57,8 @@ def assemble_dit(out: Path) -> StableDiffusion3Pipeline:
         tokenizer=make_tokenizer(),
         text_encoder_2=make_silent_text_encoder(text_encoder),
         tokenizer_2=make_tokenizer(),
-        text_encoder_3=None,
-        tokenizer_3=None,
+        text_encoder_3=make_silent_t5(tokenizer_3),
+        tokenizer_3=tokenizer_3,
     )
 
 
