@@ -77,11 +77,8 @@ def with_projection(text_encoder: CLIPTextModel) -> CLIPTextModelWithProjection:
     config = CLIPTextConfig(**{**own, "num_hidden_layers": own["num_hidden_layers"] + 1})
     model = CLIPTextModelWithProjection(config)
     model.text_model.load_state_dict(text_encoder.state_dict(), strict=False)
-    idle = model.text_model.encoder.layers[-1]
+    _silenced(model.text_model.encoder.layers[-1])  # what is left of a layer without weights is its residual path
     with torch.no_grad():
-        for layer in (idle.self_attn.out_proj, idle.mlp.fc2):
-            layer.weight.zero_()
-            layer.bias.zero_()
         model.text_projection.weight.copy_(torch.eye(config.projection_dim))
     return model.eval()
 
