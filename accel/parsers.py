@@ -398,7 +398,10 @@ def _add_app(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument("--port", type=_whole(1, 65535), metavar="N", help="(default: the first free from 7860 on)")
     command.add_argument("--open", action="store_true", help="open a browser")
     command.add_argument(
-        "--model", nargs="+", default=["tiny", "tiny-dit"], help="what visitors may use: bundled names, folders, hub ids"
+        "--model",
+        nargs="+",
+        default=["tiny", "tiny-dit"],
+        help="what visitors may use: bundled names, folders, hub ids",
     )
     command.add_argument("--allow-hub", action="store_true", help="let visitors load any hub id")
     command.add_argument("--force-public", action="store_true", help="listen to others without a password")

@@ -130,7 +130,10 @@ def test_plans_lists_everything(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "x", "--plan", "zzz"], "presets are balanced, fast, techniques"),
         (["generate", "x", "--plan", "none.json"], "plan file none.json cannot be read: No such file"),
         (["generate", "x", "--solver", "ddim"], "no solver 'ddim' for StableDiffusionPipeline: there are own, dpm++"),
-        (["generate", "x", "--model", "no-such"], "no pipeline no-such: it is neither bundled (tiny, tiny-dit) nor a folder"),
+        (
+            ["generate", "x", "--model", "no-such"],
+            "no pipeline no-such: it is neither bundled (tiny, tiny-dit) nor a folder",
+        ),
         (["generate", "x", "--model", "no/such"], "no/such is no folder here, is not in the local cache"),
         (["check", "no-such"], "no pipeline no-such"),
         (["check", "no-such", "--plan", "balancd"], "did you mean balanced?"),
