@@ -118,12 +118,16 @@ def _fitting(target: Target, plan: Plan) -> tuple[Plan, list[str]]:
     fitting: list[Technique] = []
     omitted: list[str] = []
     for technique in plan.techniques:
-        problems = _family_problems(target, [technique]) + technique.problems(target)
+        alone = replace(plan, techniques=(technique,))
+        problems = _family_problems(target, [technique]) + _claim_conflicts(target, alone) + technique.problems(target)
         if technique.name in plan.optional and problems:
             omitted += problems
         else:
             fitting.append(technique)
-    return (replace(plan, techniques=tuple(fitting)), omitted) if fitting else (plan, [])
+    if not fitting:
+        return plan, []
+    names = plan.optional & {technique.name for technique in fitting}
+    return replace(plan, techniques=tuple(fitting), optional=names), omitted
 
 
 def _verdict(target: Target, plan: Plan) -> tuple[list[str], list[str]]:

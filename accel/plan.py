@@ -71,17 +71,17 @@ class Plan:
 
     @classmethod
     def _joined(cls, plans: list[Plan]) -> Plan:
-        """All techniques in turn. What is optional in one plan and asked for in another is kept once, and asked for."""
+        """All techniques in turn. What is optional in one plan and asked for in another is there once, as asked for."""
         marks = {mark.denoiser: mark for plan in plans if (mark := plan.fingerprint)}
         if len(marks) > 1:
             raise AccelError(f"plans tuned for {' and '.join(sorted(marks))} cannot be joined: use one of them")
         each = [(technique, technique.name in plan.optional) for plan in plans for technique in plan.techniques]
-        wanted = [technique for technique, optional in each if not optional]
+        wanted = {technique.name for technique, optional in each if not optional}
         kept: list[Technique] = []
         for technique, optional in each:
-            if not optional or technique not in [*wanted, *kept]:
+            if not optional or (technique.name not in wanted and technique not in kept):
                 kept.append(technique)
-        names = {t.name for t in kept} - {t.name for t in wanted}
+        names = {technique.name for technique in kept} - wanted
         return cls(tuple(kept), fingerprint=next(iter(marks.values()), None), optional=frozenset(names))
 
     @classmethod

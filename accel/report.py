@@ -145,6 +145,7 @@ class Recorder:
         self._sites: dict[str, int] = {}
         self._marks: dict[tuple[str, str], str] = {}  # by technique and site; without a site, of all of them
         self._declined: dict[str, Counter[str]] = {}
+        self._acted: set[str] = set()
         self._began = self._stepped = 0.0
         self.report = Report(pipeline, plan, notes=[*notes], omitted=[*omitted])
 
@@ -164,6 +165,7 @@ class Recorder:
             omitted=[*self._omitted],
         )
         self._declined = {}
+        self._acted = set()
         self._marks = {}
         self._began = self._stepped = time.perf_counter()
 
@@ -210,6 +212,12 @@ class Recorder:
         entry = self.report.techniques[technique]
         entry.predicted += steps
         entry.computed += kept
+        if steps:
+            self.acted(technique)
+
+    def acted(self, technique: str) -> None:
+        """``technique`` changed the steps as it should: it is not idle, and few steps are no surprise."""
+        self._acted.add(technique)
 
     def decline(self, technique: str, reason: str) -> None:
         """``technique`` wanted to predict a cell and computed it after all."""
@@ -237,9 +245,13 @@ class Recorder:
         """A complete run: say what saved nothing, and what about the run and the pipeline may be the cause."""
         report = self.report
         own = [(name, t) for name, t in report.techniques.items() if name in self._sites]
-        idle = {name: _why_idle(t, report) for name, t in own if not t.predicted and not t.lighter}
+        idle = {
+            name: _why_idle(t, report)
+            for name, t in own
+            if not t.predicted and not t.lighter and name not in self._acted
+        }
         report.hints = [f"{name} saved nothing: {reason}" for name, reason in idle.items()]
-        if own and report.steps_planned < _FEW:
+        if own and report.steps_planned < _FEW and not self._acted:
             report.hints.append(f"{report.steps_planned} {_FEW_STEPS}")
         if idle:
             report.hints += self.signs()

@@ -147,6 +147,7 @@ class SmoothCache(Technique):
         ``measuring`` goes. ``kinds`` are the rows, such as ``ff``, or ``region`` for the stretch that DeepCache skips;
         they are weighed by their operations.
         """
+        check_how(how, axis, without=("zero", "fitted"))
         target = Target.of(pipe)
         sites = names.sites_of(target, kinds)
         if not sites:

@@ -105,7 +105,7 @@ def choose(runs: Runs, steps: int, nodes: int = 48) -> tuple[float, ...]:
     path = tuple(track.times[node] for node in best_path(errors(track, order), steps))
     starts = [tuple(own.times), path]
     best = min(starts, key=lambda times: float((residual(times) ** 2).sum()))
-    return refined(residual, best) if best[-1] >= 0 else best  # where time is a logarithm it has no end to bend it to
+    return refined(residual, best)
 
 
 def judge(runs: Runs, timesteps: tuple[float, ...], nodes: int = 48) -> Optimised:

@@ -12,7 +12,7 @@ import torch
 from accel.clock import Clock
 from accel.errors import AccelError
 from accel.runs import model_output, step_sample
-from accel.schedulers.levels import clean, is_variance_exploding, level
+from accel.schedulers.levels import clean, is_continuous, is_variance_exploding, level
 from accel.schedulers.probe import abilities, equivalent
 from accel.schedulers.refine import Array
 from accel.schedulers.schedule import rewrite
@@ -55,6 +55,8 @@ class Runs:
         self.target, self.prompts, self.call, self.seed = Target.of(pipe), prompts, call, seed
         self.batch = batch
         self._plain: dict[int, Trajectory] = {}
+        if is_continuous(self.target.scheduler):
+            raise AccelError("timesteps that are logarithms of the noise level are not chosen: take a spacing instead")
         if reason := abilities(self.target.scheduler).timesteps:
             hint = equivalent(self.target.scheduler)
             raise AccelError(f"no schedule can be given to the pipeline: {reason}" + (f"; {hint}" if hint else ""))
@@ -75,8 +77,9 @@ class Runs:
 
     def _calls(self) -> Sequence[Prompt]:
         """Texts as calls of a whole batch, each picture with the noise that it has alone."""
-        if not all(isinstance(prompt, str) for prompt in self.prompts):
-            return self.prompts
+        alone = any("prompt" in name and isinstance(value, str) for name, value in (self.call or {}).items())
+        if alone or not all(isinstance(prompt, str) for prompt in self.prompts):
+            return self.prompts  # a text beside a list of prompts is refused by some pipelines
         noises = [torch.Generator().manual_seed(self.seed + row) for row in range(len(self.prompts))]
         parts = [slice(start, start + self.batch) for start in range(0, len(noises), self.batch)]
         return [{"prompt": list(self.prompts[part]), "generator": noises[part]} for part in parts]

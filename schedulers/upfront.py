@@ -41,6 +41,7 @@ class UpFront:
         self.asked = self.given = 0
         self._plans: list[StepPlan] = []  # by picture, where they differ
         self._shorter: Callable[[int], dict[str, Any]] = lambda count: {}
+        self._moved = False  # as many steps as asked for, elsewhere
         self._reasons: list[str] = []  # for the run to come: its report does not exist yet
 
     def attach(self) -> Callable[[], None]:
@@ -85,7 +86,7 @@ class UpFront:
                 self.decline(problem)
                 return proceed(**asked.arguments)
             if count == asked.count:
-                self.decline("the call asks for no more steps than that, which only lie elsewhere")
+                self._moved = True
         self.given = count
         self._plans = plans if len(set(plans)) > 1 else []
         self._shorter = asked.at
@@ -105,6 +106,9 @@ class UpFront:
         for reason in self._reasons:
             self.recorder.decline(self.technique, reason)
         self._reasons.clear()
+        if self._moved:
+            self.recorder.acted(self.technique)
+        self._moved = False
         plans, self._plans = self._plans, []
         if not self.given:
             return self.recorder.decline(self.technique, "the loop was begun before the plan could choose its steps")

@@ -224,3 +224,9 @@ def test_the_command_takes_a_quality(tmp_path: Path, capsys: pytest.CaptureFixtu
     plan = Plan.load(out)
     assert plan.fingerprint is not None and plan.fingerprint.quality["psnr"] >= 20
     assert "dB from the plain pictures" in capsys.readouterr().out
+
+
+def test_an_unknown_predictor_is_refused_before_anything_is_drawn() -> None:
+    for how in ("cubic", "fitted"):
+        with pytest.raises(AccelError, match=f"no predictor here is called '{how}'"):
+            SmoothCache.calibrated(case("dit").build(), [{"class_labels": [1]}], target_db=30.0, how=how)

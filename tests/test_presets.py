@@ -98,8 +98,19 @@ def test_asked_for_twice_and_optional_once_is_there_once() -> None:
     plan = Plan.of("lossless+balanced+deepcache")
     assert [t.name for t in plan.techniques] == ["lossless", "guidance", "deepcache"]
     assert plan.optional == {"guidance"}
-    (problem,) = accel.check(bench("sd").pipe, "balanced+deepcache(interval=3)")
+    other = Plan.of("balanced+deepcache(interval=3)")
+    assert list(map(str, other.techniques)) == ["lossless", "guidance", "deepcache(interval=3)"]
+    (problem,) = accel.check(bench("sd").pipe, "deepcache+deepcache(interval=3)")
     assert problem == "deepcache and deepcache both take over block_outputs: use one of them"
+
+
+def test_what_is_attached_already_is_left_out_of_a_preset() -> None:
+    pipe = bench("sd").pipe
+    with accel.accelerate(pipe, "lossless"), accel.accelerate(pipe, "balanced") as second:
+        assert [t.name for t in second.plan.techniques] == ["deepcache", "guidance"]
+        assert Plan.from_dict(second.plan.to_dict()) == second.plan
+        (reason,) = second.report().omitted
+        assert reason.startswith("lossless and lossless both take over")
 
 
 def test_a_plan_of_which_nothing_fits_is_refused() -> None:

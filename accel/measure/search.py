@@ -25,7 +25,7 @@ _SLACK = 1.1
 
 _FINALISTS = 4
 _SPARED = 0.35
-"""Share of the budget that is kept for the finalists."""
+"""Share of the budget that is kept for the finalists: one half to refine them, one half for the verdict."""
 
 
 class Evaluator(Protocol):
@@ -80,6 +80,7 @@ class Found:
     def keep(self, arm: Arm, gain: Interval | None = None) -> None:
         """It is the best so far."""
         self.best, self.gain = arm, gain
+        self.rejected.pop(arm.name, None)  # on fewer prompts, perhaps
         self.watch.see(self.measured[arm.name])
 
     def reject(self, arm: Arm, reason: str) -> None:
@@ -197,7 +198,7 @@ def _refine(
     """The finalists, and each with the spacing that suits it best and the fewest steps that surely keep the floor."""
     better: list[Arm] = []
     for arm in sorted(finalists, key=measure.expected):
-        if left() < _SPARED:
+        if left() < _SPARED / 2:
             break
         spacings = [arm, *respaced(arm)]
         found.watch.begin(found, "search", len(spacings) + arm.steps.bit_length())

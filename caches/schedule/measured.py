@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accel.caches.predict import ORDER
+from accel.caches.predict import ORDER, check_how
 from accel.caches.schedule.choosing import Gap, cells, choose, decibels, error, gaps, gram
 from accel.errors import AccelError, AccelWarning
 from accel.handle import accelerate, check_plain
@@ -98,6 +98,7 @@ def choose_cells(
     """
     if isinstance(prompts, str) or not prompts:
         raise AccelError("there is nothing to choose by: give a list of at least one prompt")
+    check_how(how, without=("zero", "fitted"))
     if not 0 < target_db < 200:
         raise AccelError(f"target_db is a distance in dB, such as 40, not {target_db!r}")
     check_plain(pipe)
@@ -127,9 +128,10 @@ class Easel:
 
     def under(self, chosen: Mapping[str, str]) -> list[Tensor]:
         """The samples with these cells."""
-        with warnings.catch_warnings(), accelerate(self.pipe, self.build(chosen)):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", AccelWarning)  # one gap may lie where a row is not called
-            return self._draw()
+            with accelerate(self.pipe, self.build(chosen)):
+                return self._draw()
 
     def _draw(self) -> list[Tensor]:
         return [self._one(prompt, self.seed + index) for index, prompt in enumerate(self.prompts)]

@@ -85,13 +85,11 @@ def test_a_spacing_is_that_schedule_for_as_many_steps_as_are_asked_for(solver: s
     pipe = build("sd", solver)
     times, plain = spaced(pipe.scheduler, "karras", 6), draw("sd", pipe, steps=6)
     before = trace(pipe)
-    with saving_nothing():
-        with accel.accelerate(pipe, Steps(timesteps=times)):
-            wanted = draw("sd", pipe, steps=6)
-        with accel.accelerate(pipe, Steps(spacing="karras")) as handle:
-            assert torch.equal(draw("sd", pipe, steps=6), wanted)
-            assert any("only lie elsewhere" in why for why in handle.report().techniques["steps"].declined)
-            assert handle.report().steps_run == 6
+    with accel.accelerate(pipe, Steps(timesteps=times)):
+        wanted = draw("sd", pipe, steps=6)
+    with accel.accelerate(pipe, Steps(spacing="karras")) as handle:
+        assert torch.equal(draw("sd", pipe, steps=6), wanted)
+        assert handle.report().hints == [] and handle.report().steps_run == 6
     with accel.accelerate(pipe, "steps(count=6, spacing=karras)") as handle:
         assert torch.equal(draw("sd", pipe, steps=9), wanted)
         assert handle.report().techniques["steps"].predicted == 3
