@@ -232,6 +232,15 @@ def test_out_of_time_the_finalists_stay_as_they_are() -> None:
     assert all("karras" not in name for name in found.measured)
 
 
+def test_what_was_kept_for_the_finalists_is_spent_on_them() -> None:
+    """The field is narrowed until a share of the budget is left; that must not stop the refining as well."""
+    measure = Spaced(floor=33.0)
+    found = search(
+        PLAIN, CANDIDATES, measure, SEARCHED, FRESH, left=lambda: max(0.0, 1 - measure.drawn / 300), respaced=spacings
+    )
+    assert spacing_of(found.best) == "karras" and found.best.name not in found.rejected
+
+
 # What is searched
 
 

@@ -63,11 +63,10 @@ def test_pruning_and_noises_that_no_seed_tells(model: str, tmp_path: Path) -> No
     assert sum(told(tmp_path / "pruned")["dropped"]) == 2
     assert search(model, tmp_path / "near", *BY_NAME, "--method", "zero_order", "--candidates", "9") == 0
     report = told(tmp_path / "near")
-    assert len(report["scores"]) == 9 and ("noise.safetensors" in report["files"]) == (report["seed"] is None)
-    if report["seed"] is None:
-        latents = load_file(tmp_path / "near" / "noise.safetensors")["latents"]
-        call = {"guidance_scale": 3.0, "height": 16, "width": 16, "latents": latents}
-        assert draw(small(), [PROMPT], [0], 4, call).mean().item() == pytest.approx(report["score"], abs=1e-3)
+    assert len(report["scores"]) == 9 and report["seed"] is None and "noise.safetensors" in report["files"]
+    latents = load_file(tmp_path / "near" / "noise.safetensors")["latents"]
+    call = {"guidance_scale": 3.0, "height": 16, "width": 16, "latents": latents}
+    assert draw(small(), [PROMPT], [0], 4, call).mean().item() == pytest.approx(report["score"], abs=1e-3)
 
 
 @pytest.mark.parametrize(
