@@ -65,6 +65,14 @@ def serious(page: Page) -> list[str]:
     ]
 
 
+def look_as(page: Page, look: str) -> None:
+    """Light or dark, once the page has changed to it and no colour is on its way."""
+    page.emulate_media(color_scheme=look)  # type: ignore[arg-type]
+    body = expect(page.locator("body"))
+    (body.to_contain_class if look == "dark" else body.not_to_contain_class)("dark")
+    page.wait_for_function("!document.getAnimations().some(each => each instanceof CSSTransition)")
+
+
 def test_compare(app: Page, studio: Studio) -> None:
     assert holds(studio.visited.is_set)  # the page tells when it is there
     compare(app)
@@ -82,8 +90,7 @@ def test_compare(app: Page, studio: Studio) -> None:
     assert serious(app) == []
     app.set_viewport_size(PHONE)
     app.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
-    app.emulate_media(color_scheme="dark")
-    expect(app.locator("body")).to_contain_class("dark")
+    look_as(app, "dark")
     assert serious(app) == []
 
 
@@ -95,7 +102,7 @@ def test_everybody_can_use_the_tab(app: Page, tab: str, text: str) -> None:
     app.get_by_role("tab", name=tab).click()
     expect(app.get_by_text(text).first).to_be_visible()
     for look in ("light", "dark"):
-        app.emulate_media(color_scheme=look)  # type: ignore[arg-type]
+        look_as(app, look)
         for size in (DESKTOP, PHONE):
             app.set_viewport_size(size)
             app.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
