@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accel.errors import AccelError, AccelWarning, Refused
+from accel.errors import AccelWarning, Refused
 from accel.handle import check as problems_of
 from accel.measure.arms import Arm, check
 from accel.measure.drawn import Drawn, Task
@@ -105,12 +105,7 @@ def calibrate(
         AccelError: for too few prompts, a floor in points without a judge, a pipeline that has a plan attached, or a
             helper that cannot stand in for the pipeline's denoiser.
     """
-    floor = floor if isinstance(floor, Floor) else Floor.of(floor)
-    if len(prompts) < FEWEST:
-        raise AccelError(f"{len(prompts)} prompts are too few to calibrate a switch on: give at least {FEWEST}")
-    if floor.kind == "facts" and judge is None:
-        raise AccelError("a floor in points needs a judge who knows what the prompts state: give one, or a floor in dB")
-    floor.check(len(prompts) // 2)
+    floor = Floor.asked(floor, len(prompts), FEWEST, "calibrate a switch", judged=judge is not None)
     turns = every(helper, high, _times(pipe.scheduler, steps))
     if problems := problems_of(pipe, turns[0]):
         raise Refused(type(pipe).__name__, problems)

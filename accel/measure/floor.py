@@ -40,6 +40,21 @@ class Floor:
             raise AccelError(f"a floor is one of {{'psnr': dB}} and {{'facts': points}}, not {dict(given)!r}")
         return cls(kind, float(value))
 
+    @classmethod
+    def asked(
+        cls, floor: Floor | str | Mapping[str, float], prompts: int, fewest: int, doing: str, judged: bool
+    ) -> Floor:
+        """``floor`` as one, for half of so many ``prompts`` to show that it is kept; `AccelError` where they cannot."""
+        floor = floor if isinstance(floor, Floor) else cls.of(floor)
+        if prompts < fewest:
+            raise AccelError(f"{prompts} prompts are too few to {doing} on: give at least {fewest}")
+        if floor.kind == "facts" and not judged:
+            raise AccelError(
+                "a floor in points needs a judge who knows what the prompts state: give one, or a floor in dB"
+            )
+        floor.check(prompts // 2)
+        return floor
+
     @property
     def promise(self) -> str:
         """The promise of a plan that keeps it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accel.errors import AccelError, AccelWarning, Refused
+from accel.errors import AccelWarning, Refused
 from accel.fingerprint import Fingerprint
 from accel.handle import check as problems_of
 from accel.measure.arms import Arm, arms, check
@@ -113,12 +113,7 @@ def tune(
             pipeline that has a plan attached, a journal of other settings, weights or machine, or a plan of ``more``
             that does not fit.
     """
-    floor = floor if isinstance(floor, Floor) else Floor.of(floor)
-    if len(prompts) < FEWEST:
-        raise AccelError(f"{len(prompts)} prompts are too few to tune on: give at least {FEWEST}")
-    if floor.kind == "facts" and judge is None:
-        raise AccelError("a floor in points needs a judge who knows what the prompts state: give one, or a floor in dB")
-    floor.check(len(prompts) // 2)
+    floor = Floor.asked(floor, len(prompts), FEWEST, "tune", judged=judge is not None)
     task = Task(pipe, prompts, floor, steps, judge, call or {}, seed, batch)
     kept = Journal(Path(journal) if journal else None, task.head() if journal else {})
     if problems := [text for plan in more for text in problems_of(pipe, plan)]:

@@ -253,7 +253,9 @@ class TestTuning:
     @pytest.mark.parametrize("metric", ["dB", "points"])
     def test_what_the_page_begins_with_can_be_told(self, metric: str) -> None:
         floor, count = begin_with(metric)
-        Floor.of(f"{floor.value} {metric}").check(count // 2)
+        asked = Floor.of(f"{floor.value} {metric}")
+        asked.check(count // 2)  # what cannot be told is refused
+        assert asked.value == floor.value and asked.promise == {"dB": "same picture", "points": "same content"}[metric]
 
     def test_points_are_in_the_unit_of_the_floor(self) -> None:
         measured = Measured(Arm(4), Interval(0.05, 0.0, 0.1), 8, 0.5, fresh=True)

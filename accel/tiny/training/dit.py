@@ -15,9 +15,8 @@ from transformers import CLIPTextModelWithProjection
 
 import accel.tiny
 from accel.tiny.tokens import make_tokenizer
-from accel.tiny.training.latents import load_latents, tokenize
+from accel.tiny.training.latents import load_latents, sample, tokenize
 from accel.tiny.training.text import load as load_text_encoder
-from accel.tiny.training.unet import CAPTION_DROP
 from accel.tiny.transformer import SILENT_WIDTH, make_dit, with_projection
 
 SILENT_TOKENS = 256
@@ -83,7 +82,7 @@ class DitTask:
     ) -> None:
         dit.set_attn_processor(MergedZeros())
         self.dit, self.text_encoder = dit, text_encoder.eval()
-        self.latents, self.tokens, self.empty = data["latents"], data["tokens"], empty
+        self.data, self.empty = data, empty
 
     def modules(self) -> Iterable[nn.Module]:
         """The denoiser."""
@@ -92,11 +91,8 @@ class DitTask:
     def loss(self, batch: int, seed: int) -> Tensor:
         """Mean squared error of the predicted velocity over ``batch`` samples drawn by ``seed``."""
         generator = torch.Generator().manual_seed(seed)
-        rows = torch.randint(len(self.latents), (batch,), generator=generator)
-        tokens = self.tokens[rows].long()
-        tokens[torch.rand(batch, generator=generator) < CAPTION_DROP] = self.empty
+        clean, tokens = sample(self.data, self.empty, batch, generator)
         sigma = draw_sigmas(batch, generator)
-        clean = self.latents[rows].float()
         noise = torch.randn(clean.shape, generator=generator)
         mix = sigma.view(-1, 1, 1, 1)
         prediction = self._predict((1 - mix) * clean + mix * noise, sigma, tokens)

@@ -21,6 +21,9 @@ from accel.tiny.training.vae import to_tensor
 FIRST_SEED = 1_000_000_000
 """Scenes of the data set start here, away from the seeds the autoencoder saw."""
 
+CAPTION_DROP = 0.1
+"""Share of samples trained without a caption, for classifier-free guidance."""
+
 _CHUNK = 64
 
 
@@ -85,6 +88,21 @@ def load_latents(out: Path) -> dict[str, Tensor]:
     if not path.exists():
         raise ValueError(f"no latents in {out}: run the stage 'latents' first")
     return load_file(path)
+
+
+def sample(data: dict[str, Tensor], empty: Tensor, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Clean latents ``(batch, C, H, W)`` and token ids ``(batch, T)`` of random scenes, some of them uncaptioned.
+
+    Args:
+        data: What `encode` wrote.
+        empty: Token ids of the empty prompt, ``(T,)``.
+        batch: How many.
+        generator: Decides which, and which lose their caption.
+    """
+    rows = torch.randint(len(data["latents"]), (batch,), generator=generator)
+    tokens = data["tokens"][rows].long()
+    tokens[torch.rand(batch, generator=generator) < CAPTION_DROP] = empty
+    return data["latents"][rows].float(), tokens
 
 
 @torch.inference_mode()

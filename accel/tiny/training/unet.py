@@ -14,11 +14,8 @@ from transformers import CLIPTextModel
 
 from accel.tiny.models import make_scheduler, make_unet
 from accel.tiny.tokens import make_tokenizer
-from accel.tiny.training.latents import load_latents, tokenize
+from accel.tiny.training.latents import load_latents, sample, tokenize
 from accel.tiny.training.text import load as load_text_encoder
-
-CAPTION_DROP = 0.1
-"""Share of samples trained without a caption, for classifier-free guidance."""
 
 _FOCUS_SHARE = 0.5
 _FOCUS_MEAN, _FOCUS_SPREAD = 0.62, 0.17
@@ -40,7 +37,7 @@ class UnetTask:
         # Fused attention's backward pass is slow on CPUs at these sizes; the plain one is not.
         unet.set_attn_processor(AttnProcessor())
         self.unet, self.text_encoder = unet, text_encoder.eval()
-        self.latents, self.tokens, self.empty = data["latents"], data["tokens"], empty
+        self.data, self.empty = data, empty
         self.alphas = make_scheduler().alphas_cumprod
 
     def modules(self) -> Iterable[nn.Module]:
@@ -50,11 +47,8 @@ class UnetTask:
     def loss(self, batch: int, seed: int) -> Tensor:
         """Mean squared error of the predicted v over ``batch`` samples drawn by ``seed``."""
         generator = torch.Generator().manual_seed(seed)
-        rows = torch.randint(len(self.latents), (batch,), generator=generator)
-        tokens = self.tokens[rows].long()
-        tokens[torch.rand(batch, generator=generator) < CAPTION_DROP] = self.empty
+        clean, tokens = sample(self.data, self.empty, batch, generator)
         times = draw_timesteps(batch, generator)
-        clean = self.latents[rows].float()
         noise = torch.randn(clean.shape, generator=generator)
         signal = self.alphas[times].sqrt().view(-1, 1, 1, 1)
         sigma = (1 - self.alphas[times]).sqrt().view(-1, 1, 1, 1)
