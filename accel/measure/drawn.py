@@ -17,7 +17,6 @@ from accel.measure.intervals import Interval
 from accel.measure.journal import Item, Journal
 from accel.measure.judging import Judge
 from accel.measure.quality import CAP, psnr
-from accel.measure.solvers import OWN
 from accel.measure.timing import ratio
 from accel.plan import Plan
 from accel.technique import Technique
@@ -89,7 +88,7 @@ class Drawn:
         short, full = self._once(Arm(2, arm.solver)), self._once(Arm(steps, arm.solver))
         slope = max(full - short, 0.0) / max(steps - 2, 1)
         fixed = max(short - 2 * slope, 0.0)
-        shares = [self._share(technique) for technique in (arm.plan.techniques if arm.plan else ())]
+        shares = [self._share(technique, arm.solver) for technique in (arm.plan.techniques if arm.plan else ())]
         return fixed + slope * arm.steps * math.prod(shares)
 
     def ratio(self, arm: Arm, other: Arm) -> Interval:
@@ -100,9 +99,9 @@ class Drawn:
         known = self._used(self._ratios[arm.name, other.name])
         return Interval(known["value"], known["low"], known["high"])
 
-    def _share(self, technique: Technique) -> float:
-        """What it leaves of a run's time, alone and with the first solver that takes it."""
-        steps, solver = self.task.steps, self._first_solver.get(technique, OWN)
+    def _share(self, technique: Technique, solver: str) -> float:
+        """What it leaves of a run's time, alone and with the first solver that takes it; ``solver`` does."""
+        steps, solver = self.task.steps, self._first_solver.setdefault(technique, solver)
         return self._once(Arm(steps, solver, Plan((technique,)))) / self._once(Arm(steps, solver))
 
     # What is kept
