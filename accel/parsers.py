@@ -44,11 +44,11 @@ time: above 1 the plan is worth having. Results are kept one by one: a run that 
 
 _TUNE_EXAMPLE = """examples:
   accel tune --model tiny --floor "40 dB" --minutes 10 --out plan.json
-  accel tune --model tiny --floor "5 points" --n 120 --out plan.json
+  accel tune --model tiny --floor "1 point" --steps 15 --n 200 --out plan.json
 
 A floor in dB is the mean distance (PSNR) to the plain picture of the same seed with four times the steps. A floor in
-points is how many pictures in a hundred may lose a fact their prompt states; it needs the bundled prompts and model,
-and for a small loss many prompts. What is measured is kept beside the plan (plan.jsonl): a search that was broken off
+points is how many in a hundred of the facts that prompts state may be lost; it needs the bundled prompts and model, and
+for a small loss many prompts. What is measured is kept beside the plan (plan.jsonl): a search that was broken off
 goes on when repeated, also with more minutes or another floor of the same kind."""
 
 _CALIBRATE_EXAMPLE = """examples:
@@ -186,7 +186,10 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
     command.add_argument(
         "--plans", default="balanced,fast", metavar="A,B", help="as --plan elsewhere, separated by commas"
     )
-    command.add_argument("--solvers", metavar="A,B", help="own, dpm++ (default: all that fit)")
+    _add_solver(command)
+    command.add_argument(
+        "--solvers", metavar="A,B", help="which to measure, own being that of --solver (default: all that fit)"
+    )
     command.add_argument("--rounds", type=number, default=5, metavar="N", help="timed rounds (default: 5)")
     command.add_argument("--out", default="out/bench", metavar="DIR", help="folder (default: out/bench)")
     command.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="what changed between two results")

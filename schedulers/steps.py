@@ -19,9 +19,9 @@ from accel.technique import Claim, Detach, Technique, positive
 
 @dataclass(frozen=True)
 class Steps(Technique):
-    """Run ``count`` steps, or these ``timesteps``, whatever a longer call asks for. A shorter one is left alone.
+    """Run ``count`` steps, a ``share`` of the call's, or these ``timesteps``. A shorter call is left alone.
 
-    A ``spacing`` says where the steps lie, as many as ``count`` or else the call says, and never more than the call.
+    A ``spacing`` says where the steps lie, as many as were chosen or else the call says, and never more than the call.
     """
 
     name: ClassVar[str] = "steps"
@@ -35,12 +35,18 @@ class Steps(Technique):
     """Where they lie: karras, exponential, ays_sd15, ays_sdxl or ays_svd; the solver's own where none is given."""
     timesteps: tuple[float, ...] = ()
     """Or the steps themselves, falling, in training timesteps (999 is nearly all noise with most models)."""
+    share: float | None = None
+    """Or what share of the call's steps, so that one plan serves calls of any length."""
+    least: int = 10
+    """A share never makes a run shorter than this: models made for few steps keep theirs."""
 
     def __post_init__(self) -> None:
-        if self.count is not None and self.timesteps:
-            raise AccelError("steps: give either a count or timesteps, not both")
-        if self.count is not None:
-            positive(self, count=self.count)
+        numbers = [name for name in ("count", "share", "timesteps") if getattr(self, name) not in (None, ())]
+        if len(numbers) > 1:
+            raise AccelError(f"steps: give one of {' and '.join(numbers)}, not both")
+        positive(self, least=self.least, **({} if self.count is None else {"count": self.count}))
+        if self.share is not None and not 0 < self.share <= 1:
+            raise AccelError(f"steps: share is above 0 and at most 1, not {self.share!r}")
         if self.spacing and self.timesteps:
             raise AccelError("steps: give either a spacing or timesteps, not both")
         if self.spacing and self.spacing not in SPACINGS:
@@ -54,8 +60,8 @@ class Steps(Technique):
         return frozenset({"schedule"})
 
     def problems(self, target: Target) -> list[str]:
-        if self.count is None and not self.timesteps and not self.spacing:
-            return ["steps: say how many steps, with a count or timesteps, or where they lie, with a spacing"]
+        if self == Steps(least=self.least):
+            return ["steps: say how many, with a count, a share or timesteps, or where they lie, with a spacing"]
         if reason := out_of_reach(target.pipe):
             return [f"steps: {reason}"]
         most = target.scheduler.config.get("num_train_timesteps", 1000)
@@ -81,6 +87,13 @@ class Steps(Technique):
 
     def _plan(self, scheduler: Any, asked: int) -> StepPlan:
         if self.spacing:
-            return StepPlan(timesteps=spaced(scheduler, self.spacing, min(self.count or asked, asked)))
-        plan = StepPlan(self.count, self.timesteps)
-        return plan if plan.steps(asked) <= asked else StepPlan()
+            return StepPlan(timesteps=spaced(scheduler, self.spacing, self._count(asked)))
+        if self.timesteps:
+            return StepPlan(timesteps=self.timesteps) if len(self.timesteps) <= asked else StepPlan()
+        return StepPlan(self._count(asked))
+
+    def _count(self, asked: int) -> int:
+        """How many of the steps that a call asks for are run."""
+        if self.share is not None:
+            return min(asked, max(self.least, round(self.share * asked)))
+        return min(asked, self.count or asked)

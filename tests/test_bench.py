@@ -126,10 +126,11 @@ def test_a_gain_that_is_known_in_most_resamples_has_an_interval() -> None:
     assert found.low < 24.5 < found.high < 49
 
 
-def test_content_is_judged_by_the_share_of_right_pictures() -> None:
+def test_content_is_judged_by_the_share_of_facts_that_hold() -> None:
     setup, items = planted(plan_psnr=30.0, plan_seconds=5.0, prompts=120)
     by_name = {row.name: row for row in results.rows(setup, items)}
     assert by_name["plain, 8 steps"].right.value == 0.5 and by_name["plain, 10 steps"].right.value == 1.0
+    assert by_name["plain, 8 steps"].attributes.value == 0.75  # of two facts the second holds always
     assert by_name["plain, 8 steps"].facts == {"count": 1.0, "noun": 0.5}
     plan = by_name["deepcache, 20 steps"]
     assert plan.content_gain == pytest.approx(2.0, rel=0.05)  # 10 plain steps keep the content as well

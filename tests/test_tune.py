@@ -297,7 +297,7 @@ def test_floors_that_say_nothing_are_refused() -> None:
     with pytest.raises(AccelError, match="needs a judge"):
         tune(pipe, ["a star"] * 16, "1 point")
     with pytest.raises(
-        AccelError, match="cannot tell a loss of 1 point: give 600 prompts in all, or a floor of 10 points"
+        AccelError, match="cannot tell a loss of 1 point: give 200 prompts in all, or a floor of 4 points"
     ):
         Floor("facts", 1).check(fresh=30)
     with accel.accelerate(pipe, "deepcache"), pytest.raises(AccelError, match="has a plan attached"):

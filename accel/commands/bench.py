@@ -45,6 +45,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> str:
     prompts, judge = prompts_and_judge(options)
     pipe = drawing.open_pipeline(options.model, options.device, options.dtype)
     pipe.set_progress_bar_config(disable=True)
+    drawing.set_solver(pipe, options.solver)
     more = _metrics(options, pipe.device)
     known = fitting(pipe)
     longest = arms.REFERENCE * options.steps
@@ -67,9 +68,16 @@ def _measure(options: argparse.Namespace, folder: Path) -> str:
     rows = results.rows(setup, items, judge)
     document = results.document(setup, bench.head, items, rows)
     (folder / RESULTS).write_text(json.dumps(document) + "\n", encoding="utf-8")
-    (folder / PAGE).write_text(tabulate.page(f"{options.model}, {options.steps} steps", bench.head, rows), "utf-8")
+    (folder / PAGE).write_text(tabulate.page(_title(options), bench.head, rows), "utf-8")
     pareto(rows, folder / PLOT)
     return tabulate.text(rows, len(prompts))
+
+
+def _title(options: argparse.Namespace) -> str:
+    from accel.measure.solvers import OWN
+
+    solver = "" if options.solver == OWN else f", {options.solver}"
+    return f"{options.model}, {options.steps} steps{solver}"
 
 
 def _metrics(options: argparse.Namespace, device: Any) -> list[Any]:

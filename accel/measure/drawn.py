@@ -15,13 +15,13 @@ from accel.measure.floor import Floor
 from accel.measure.identity import identity
 from accel.measure.intervals import Interval
 from accel.measure.journal import Item, Journal
-from accel.measure.judging import Judge
+from accel.measure.judging import Judge, accuracy
 from accel.measure.quality import CAP, psnr
 from accel.measure.timing import ratio
 from accel.plan import Plan
 from accel.technique import Technique
 
-FORMAT = 1
+FORMAT = 2
 """Version of the journal."""
 
 _ROUNDS = 7
@@ -156,7 +156,7 @@ class Drawn:
             return [min(value, CAP) for value in psnr(pictures, truth).tolist()]
         assert self.task.judge is not None
         right, before = (self.task.judge.facts(images, rows) for images in (pictures, truth))
-        return [float(all(a.values()) - all(b.values())) for a, b in zip(right, before, strict=True)]
+        return [accuracy(a) - accuracy(b) for a, b in zip(right, before, strict=True)]
 
     def _margin(self, value: float | None) -> float:
         if value is None:

@@ -9,15 +9,19 @@ from dataclasses import dataclass
 
 from accel.errors import AccelError
 
+_UNSEEN = 100
+"""Points that stay unseen, times prompts: where no picture loses a fact, up to three in so many still may (the rule of
+three, at 95 %), one of the three facts and more that a prompt worth judging by states."""
+
 
 @dataclass(frozen=True)
 class Floor:
     """What quality may not fall below.
 
     Attributes:
-        kind: ``"psnr"``, mean distance to the long run in dB; or ``"facts"``, share of pictures in which every stated
-            fact holds, against the long run's.
-        value: In dB; or how many points (hundredths) the share may fall.
+        kind: ``"psnr"``, mean distance to the long run in dB; or ``"facts"``, attribute accuracy (the share of the
+            stated facts that hold, by picture), against the long run's.
+        value: In dB; or how many points (hundredths) the accuracy may fall.
     """
 
     kind: str
@@ -64,12 +68,9 @@ class Floor:
         return f"{self.value:g} dB" if self.kind == "psnr" else f"{self.value:g} point" + "s" * (self.value != 1)
 
     def check(self, fresh: int) -> None:
-        """Raise `AccelError` where ``fresh`` prompts cannot show that the floor is kept.
-
-        Where no picture of ``fresh`` loses a fact, up to 3 in ``fresh`` still may (the rule of three, at 95 %).
-        """
-        if self.kind == "facts" and self.value < (least := 300 / fresh):
-            needed = f"{math.ceil(600 / self.value)} prompts in all" if self.value else "up the idea of no loss at all"
+        """Raise `AccelError` where ``fresh`` prompts cannot show that the floor is kept."""
+        if self.kind == "facts" and self.value < (least := _UNSEEN / fresh):
+            needed = f"{math.ceil(2 * _UNSEEN / self.value)} prompts in all" if self.value else "up the idea of no loss"
             raise AccelError(
                 f"{fresh} prompts to judge by cannot tell a loss of {self}: give {needed}, or a floor of "
                 f"{math.ceil(least)} points"

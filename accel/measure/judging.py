@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -19,3 +19,8 @@ class Judge(Protocol):
 
     def real(self) -> torch.Tensor:
         """Features of real pictures of the same prompts' kind."""
+
+
+def accuracy(facts: Mapping[str, bool]) -> float:
+    """Attribute accuracy of a picture: the share of the stated facts that hold, all of them where none is stated."""
+    return sum(facts.values()) / len(facts) if facts else 1.0

@@ -16,12 +16,12 @@ from accel.measure.bench import PICTURE, Setup
 from accel.measure.frontier import Point, content_gain, gain
 from accel.measure.intervals import Interval, Rows, mean, resampled
 from accel.measure.journal import Item
-from accel.measure.judging import Judge
+from accel.measure.judging import Judge, accuracy
 from accel.measure.sets import FEWEST, fid, kid
 from accel.measure.timing import ratio
 
 TOLERANCE = 0.01
-"""A plan keeps the content when its share of right pictures is at most this much below the reference's."""
+"""A plan keeps the content when its attribute accuracy is at most this much below the reference's."""
 
 _ENOUGH = 100
 _RESAMPLES = 400
@@ -43,7 +43,8 @@ class Row:
         side: Pixels of the pictures' shorter side.
         metrics: Means of what else was asked for, see `accel.measure.metrics`, by name.
         right: Share of pictures in which every stated fact holds.
-        facts: That share by kind of fact.
+        attributes: Attribute accuracy: mean share of a prompt's stated facts that hold.
+        facts: Share of pictures in which a fact holds, by its kind.
         kid: Distance to real pictures.
         fid: Fréchet distance to real pictures, see `Measured.fid`.
         fid_floor: The same of as many other real pictures.
@@ -61,6 +62,7 @@ class Row:
     psnr: Interval | None
     ssim: float
     right: Interval | None
+    attributes: Interval | None
     facts: dict[str, float]
     kid: float | None
     gain: Interval | None
@@ -106,6 +108,11 @@ class Measured:
         """Per prompt whether every stated fact holds; ``None`` without a judge."""
         facts = [item["facts"] for item in self.pictures[arm.name]]
         return None if facts[0] is None else np.array([all(each.values()) for each in facts], dtype=float)
+
+    def attributes(self, arm: Arm) -> NDArray[np.floating] | None:
+        """Attribute accuracy per prompt; ``None`` without a judge."""
+        facts = [item["facts"] for item in self.pictures[arm.name]]
+        return None if facts[0] is None else np.array([accuracy(each) for each in facts])
 
     def facts(self, arm: Arm) -> dict[str, float]:
         """Share of pictures in which a kind of fact holds, of those whose prompt states one."""
@@ -159,7 +166,7 @@ def document(setup: Setup, head: Mapping[str, Any], items: Sequence[Item], found
 
 
 def _numbers(measured: Measured, arm: Arm) -> dict[str, Any]:
-    right = measured.right(arm)
+    right, attributes = measured.right(arm), measured.attributes(arm)
     psnr = [item["psnr"] if item["psnr"] is None else round(item["psnr"], 2) for item in measured.pictures[arm.name]]
     return {
         "psnr": psnr,
@@ -167,6 +174,7 @@ def _numbers(measured: Measured, arm: Arm) -> dict[str, Any]:
         "ms_ssim": _rounded(measured.known(arm, "ms_ssim")),
         "metrics": {name: _rounded(measured.known(arm, name)) for name in measured.metrics},
         "right": None if right is None else right.astype(int).tolist(),
+        "attributes": None if attributes is None else _rounded(attributes.tolist()),
         "seconds": [round(value, 5) for value in measured.seconds[arm.name].tolist()],
         "step_seconds": measured.costs[arm.name].get("step_seconds"),
     }
@@ -183,7 +191,8 @@ def _as_json(row: Row) -> dict[str, Any]:
 
 def _row(measured: Measured, arm: Arm, real: torch.Tensor | None) -> Row:
     base = Arm(measured.setup.steps).name
-    right, exact = measured.right(arm), arm == reference(measured.setup.steps, arm.solver)
+    right, attributes = measured.right(arm), measured.attributes(arm)
+    exact = arm == reference(measured.setup.steps, arm.solver)
     return Row(
         name=arm.name,
         arm=arm,
@@ -194,6 +203,7 @@ def _row(measured: Measured, arm: Arm, real: torch.Tensor | None) -> Row:
         side=measured.pictures[arm.name][0].get("side"),
         metrics={name: found for name in measured.metrics if (found := _mean(measured.known(arm, name)))},
         right=None if right is None else mean(right.tolist()),
+        attributes=None if attributes is None else mean(attributes.tolist()),
         facts=measured.facts(arm),
         kid=measured.kid(arm, real),
         fid=measured.fid(arm, real),
@@ -235,8 +245,8 @@ def _gain(measured: Measured, plan: Arm) -> Interval | None:
 
 
 def _content_gain(measured: Measured, plan: Arm) -> float | None:
-    """``None`` also below `_ENOUGH` prompts: one picture would be more than the tolerance."""
-    share = {arm: measured.right(arm) for arm in measured.arms}
+    """``None`` also below `_ENOUGH` prompts: a few pictures would be more than the tolerance."""
+    share = {arm: measured.attributes(arm) for arm in measured.arms}
     if len(measured.setup.prompts) < _ENOUGH or any(values is None for values in share.values()):
         return None
     points = {

@@ -23,7 +23,7 @@ def table(rows: Sequence[Row], prompts: int) -> tuple[list[str], Rows]:
     head += ["MS-SSIM"] if scales else []
     head += list(rows[0].metrics) if rows else []
     head += ["peak memory"] if any(row.peak_bytes is not None for row in rows) else []
-    head += ["all facts right", "KID"] if judged else []
+    head += ["attributes right", "all of them", "KID"] if judged else []
     head += [f"FID (real: {floor:.1f})"] if (floor := _floor(rows)) is not None else []
     head += ["frontier gain", *(["at equal content"] if judged else []), "verdict"]
     return head, [_line(row, judged, scales, prompts) for row in rows]
@@ -104,7 +104,8 @@ _COLUMNS = {
     "speed-up": "speed_up",
     "PSNR (dB)": "psnr",
     "MS-SSIM": "ms_ssim",
-    "all facts right": "right",
+    "attributes right": "attributes",
+    "all of them": "right",
     "frontier gain": "gain",
 }
 _UNPAIRED = ("speed_up", "gain")
@@ -144,7 +145,7 @@ def _line(row: Row, judged: bool, scales: bool, prompts: int) -> list[str]:
     cells += [_number(value, "{:.3g}") for value in row.metrics.values()]
     cells += [size(row.peak_bytes)] if row.peak_bytes is not None else []
     if judged:
-        cells += [_share(row.right), "–" if row.kid is None else f"{row.kid:.4f}"]
+        cells += [_share(row.attributes), _share(row.right), "–" if row.kid is None else f"{row.kid:.4f}"]
     cells += [f"{row.fid:.1f}"] if row.fid is not None else []
     cells.append("–" if row.gain is None else str(row.gain))
     if judged:

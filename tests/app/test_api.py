@@ -198,7 +198,7 @@ def test_a_tuned_point_is_picked_and_used(
 @pytest.mark.parametrize(
     "wrong, reason",
     [
-        ({"floor": 5, "metric": "points"}, "8 prompts to judge by cannot tell a loss of 5 points: give 120"),
+        ({"floor": 5, "metric": "points"}, "8 prompts to judge by cannot tell a loss of 5 points: give 40"),
         ({"floor": 40, "metric": "points", "prompts": "a red star\n" * 16}, "what your prompts state"),
         ({"metric": "miles"}, "choices"),
         ({"prompts": "a red star"}, "tuning takes from 16 to 200"),

@@ -70,6 +70,15 @@ def test_a_shorter_call_is_left_alone() -> None:
         assert torch.equal(draw("sd", pipe, steps=4), plain)
 
 
+@pytest.mark.parametrize(("asked", "taken"), [(10, 5), (5, 3), (6, 3), (3, 3), (2, 2)])
+def test_a_share_follows_the_call_and_leaves_short_ones_alone(asked: int, taken: int) -> None:
+    pipe = build("sd")
+    few = draw("sd", pipe, steps=taken)
+    with saving_nothing(), accel.accelerate(pipe, Steps(share=0.5, least=3)) as handle:
+        assert torch.equal(draw("sd", pipe, steps=asked), few)
+        assert handle.report().steps_run == taken
+
+
 @pytest.mark.parametrize("solver", ["euler", "dpm++", "unipc"])
 def test_the_schedulers_own_timesteps_give_its_own_picture(solver: str) -> None:
     pipe = build("sd", solver)
@@ -158,8 +167,11 @@ def test_timesteps_that_the_call_brings_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"count": 3, "timesteps": (900.0,)}, "either a count or timesteps"),
+        ({"count": 3, "timesteps": (900.0,)}, "one of count and timesteps"),
+        ({"count": 3, "share": 0.5}, "one of count and share"),
         ({"count": 0}, "at least 1"),
+        ({"share": 1.5}, "share is above 0 and at most 1, not 1.5"),
+        ({"share": 0.5, "least": 0}, "least must be a whole number of at least 1"),
         ({"spacing": "karras", "timesteps": (900.0,)}, "either a spacing or timesteps"),
         ({"spacing": "ays"}, "there are karras, exponential, ays_sd15"),
         ({"timesteps": (100.0, 900.0)}, "fall from step to step"),
