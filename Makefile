@@ -27,7 +27,7 @@ lint: .venv/ready .typetree
 	$(BIN)/ruff format --check .
 	cd .typetree && ../$(BIN)/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache -p accel
 
-# About half an hour on two quiet cores; broken off, plans.py goes on where it was.
+# About two hours on two quiet cores; broken off, plans.py goes on where it was. Writes docs/benchmarks.md.
 bench: .venv/ready
 	cd benchmarks && for script in overhead facts plans; do ../$(BIN)/python $$script.py || exit 1; done
 
