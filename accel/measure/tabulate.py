@@ -60,9 +60,10 @@ def notes(rows: Sequence[Row]) -> list[str]:
 def page(title: str, head: dict[str, Any], rows: Sequence[Row]) -> str:
     """A Markdown page: what was measured where, then the table."""
     machine, solvers = head["machine"], " and ".join(head["solvers"])
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
     about = (
         f"{head['model']}, {len(head['prompts'])} prompts, {head['steps']} steps, solvers {solvers}, {head['dtype']}, "
-        f"{head['rounds']} timed rounds; {machine['device']}, {machine['cores']} cores, {machine['threads']} threads, "
+        f"{head['rounds']} timed rounds; {machine['device']}, {machine['cores']} cores, {threads}, "
         f"torch {machine['torch']}, diffusers {machine['diffusers']}."
     )
     whole = f"{markdown(*table(rows, len(head['prompts'])))}\n"
