@@ -24,7 +24,10 @@ FITTED = Path(__file__).parent / "fitted.json"
 
 RUNS = {
     25: (256, ("balanced", "fast", "deepcache(how=reuse)", "guidance", str(FITTED))),
-    50: (24, ("balanced", "lossless+deepcache(axis=logsnr)", "lossless+deepcache(how=quadratic)", "deepcache+guidance")),
+    50: (
+        24,
+        ("balanced", "lossless+deepcache(axis=logsnr)", "lossless+deepcache(how=quadratic)", "deepcache+guidance"),
+    ),
 }
 """Steps of the plans to the number of prompts, and the plans."""
 
