@@ -11,9 +11,10 @@ times are taken in turns. Results go to ``results/tuned-<model>.json``; what was
 from __future__ import annotations
 
 import argparse
-import time
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from common import RESULTS, subject, write
@@ -43,7 +44,6 @@ def main() -> None:
     scenes = mixed(options.n + options.verify)
     folder = RESULTS / name
     folder.mkdir(parents=True, exist_ok=True)
-    began = time.perf_counter()
     found = tune(
         pipe,
         [scene.caption for scene in scenes[: options.n]],
@@ -55,13 +55,18 @@ def main() -> None:
         batch=options.batch,
         journal=folder / "tuning.jsonl",
     )
-    minutes = (time.perf_counter() - began) / 60
+    minutes = _spent(folder / "tuning.jsonl") / 60
     print(f"{found}\n{minutes:.1f} minutes")
     ways = _verified(pipe, found, floor, scenes[options.n :], options)
     print(_table(ways))
     about = {"model": options.model, "steps": options.steps, "prompts": options.n, "verified_on": options.verify}
     told = {"floor": str(floor), "minutes": round(minutes, 1), "found": str(found), "rejected": dict(found.rejected)}
     print(write(name, {**about, **told, "ways": ways}))
+
+
+def _spent(journal: Path) -> float:
+    """Seconds from the beginning to the last measurement, a run that was broken off included."""
+    return float(json.loads(journal.read_text(encoding="utf-8").splitlines()[-1])["spent"])
 
 
 def _verified(

@@ -28,10 +28,10 @@ _METRICS = [("likeness of the pictures (dB)", "dB"), ("facts of the prompts (poi
 _FLOORS = {
     "dB": (38, 16, "Mean PSNR, at least so high. 30: alike at a glance; 40: hardly to be told apart."),
     "points": (
-        10,
+        4,
         64,
-        "So many pictures more in a hundred may miss a fact of their prompt; the picture may differ. N bundled prompts "
-        "can tell a loss of 600 / N points: 64 of them 10, 200 of them 3.",
+        "So many in a hundred of the facts that prompts state may be lost; the picture may differ. N bundled prompts can "
+        "tell a loss of 200 / N points: 64 of them 4, 200 of them 1.",
     ),
 }
 """Metric to the floor and the number of prompts to begin with, and what it means."""
