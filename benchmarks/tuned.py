@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -60,13 +61,18 @@ def main() -> None:
     ways = _verified(pipe, found, floor, scenes[options.n :], options)
     print(_table(ways))
     about = {"model": options.model, "steps": options.steps, "prompts": options.n, "verified_on": options.verify}
-    told = {"floor": str(floor), "minutes": round(minutes, 1), "found": str(found), "rejected": dict(found.rejected)}
+    told = {"floor": str(floor), "minutes": round(minutes, 1), "found": str(found), "rejected": _reasons(found)}
     print(write(name, {**about, **told, "ways": ways}))
 
 
 def _spent(journal: Path) -> float:
     """Seconds from the beginning to the last measurement, a run that was broken off included."""
     return float(json.loads(journal.read_text(encoding="utf-8").splitlines()[-1])["spent"])
+
+
+def _reasons(found: Tuned) -> dict[str, int]:
+    """How many ways were not chosen for which reason."""
+    return dict(Counter(reason.partition(":")[0] for reason in found.rejected.values()).most_common())
 
 
 def _verified(
