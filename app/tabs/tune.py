@@ -30,8 +30,8 @@ _FLOORS = {
     "points": (
         4,
         64,
-        "So many in a hundred of the facts that prompts state may be lost; the picture may differ. N bundled prompts can "
-        "tell a loss of 200 / N points: 64 of them 4, 200 of them 1.",
+        "So many in a hundred of the facts that prompts state may be lost; the picture may differ. N bundled prompts "
+        "can tell a loss of 200 / N points: 64 of them 4, 200 of them 1.",
     ),
 }
 """Metric to the floor and the number of prompts to begin with, and what it means."""
