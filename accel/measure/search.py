@@ -1,5 +1,6 @@
-"""The search of `accel.tune`: successive halving on quality, cheapest first; then the finalists' steps, one coordinate
-after the other (where they lie, how many); then a verdict on prompts not searched on.
+"""The search of `accel.tune`: every technique alone, then successive halving on quality, first the cheapest of what its
+parts let hope for; then the finalists' steps, one coordinate after the other (where they lie, how many); then a verdict
+on prompts not searched on.
 
 Nothing here draws: an `Evaluator` does, or in a test some formula.
 """
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from accel.measure.arms import Arm
 from accel.measure.events import Measured, Watch, front
 from accel.measure.intervals import Interval, mean
+from accel.measure.prospects import Prospects, alone
 
 _RUNGS = (4, 8, 16, 32)
 """Prompts per candidate, from rung to rung; about half of the candidates reach the next."""
@@ -26,6 +29,9 @@ _SLACK = 1.1
 _FINALISTS = 4
 _SPARED = 0.35
 """Share of the budget that is kept for the finalists: one half to refine them, one half for the verdict."""
+
+_FIRST_LOOK, _FIRST_RUNG = 0.4, 0.7
+"""Shares of the time from the plain curve to the finalists, by which techniques alone and the first rung are done."""
 
 
 class Evaluator(Protocol):
@@ -114,16 +120,22 @@ def search(
     found = Found(plain[0], candidates=len(candidates), watch=watch or Watch())
     found.baseline = _fastest(plain, measure, fresh, found)
     alive = _worth_trying(candidates, measure, found)
+    room = max(left() - _SPARED, 0.0)
+    if len(alive) > _FINALISTS:
+        late = partial(_late, left, _SPARED + (1 - _FIRST_LOOK) * room)
+        alive = _promising(alive, measure, searched[:_SURE], found, late)
     for size in _RUNGS:
         if (left() < _SPARED and found.tried) or len(alive) <= _FINALISTS or size > len(searched):
             break
-        alive = _halve(alive, measure, searched[:size], found, left)
+        kept = _SPARED + (1 - _FIRST_RUNG) * room if size == _RUNGS[0] else _SPARED
+        alive = _halve(alive, measure, searched[:size], found, partial(_late, left, kept))
     for arm in alive[_FINALISTS:]:
         found.reject(arm, "others stood before it when time or prompts ran out")
     finalists = alive[:_FINALISTS]
     if respaced is not None:
         finalists = _refine(finalists, respaced, measure, searched[:_SURE], found, left)
     _decide(finalists, measure, fresh, found)
+    found.tried = sum(arm.name in found.measured for arm in candidates)
     return found
 
 
@@ -164,14 +176,42 @@ def _worth_trying(candidates: Sequence[Arm], measure: Evaluator, found: Found) -
     return alive
 
 
+def _promising(
+    alive: Sequence[Arm], measure: Evaluator, rows: Sequence[int], found: Found, late: Callable[[], bool]
+) -> list[Arm]:
+    """Draw every technique alone, and order the rest by what that lets hope for.
+
+    First the fastest of those whose parts all keep the floor, then the others, the least doubtful first; what has a
+    part that is surely below the floor is left out.
+    """
+    singles = alone(alive)
+    found.watch.begin(found, "search", len(singles))
+    known = {each.arm: each.margin for each in found.measured.values() if each.fresh}
+    for number, arm in enumerate(singles):
+        if number and late():
+            break
+        known[arm] = found.measure(arm, measure, rows)
+    prospects = Prospects(known)
+    most = {arm: prospects.most(arm) for arm in alive}
+    for arm in alive:
+        if most[arm].high < 0:
+            found.reject(arm, f"a part of it alone is below the floor: {most[arm].value:+.2f}")
+    possible = [arm for arm in alive if most[arm].high >= 0]
+    return sorted(possible, key=lambda arm: -min(most[arm].value, 0.0))  # stable: fastest first
+
+
+def _late(left: Callable[[], float], kept: float) -> bool:
+    return left() < kept
+
+
 def _halve(
-    alive: Sequence[Arm], measure: Evaluator, rows: Sequence[int], found: Found, left: Callable[[], float]
+    alive: Sequence[Arm], measure: Evaluator, rows: Sequence[int], found: Found, late: Callable[[], bool]
 ) -> list[Arm]:
     """Drop what is surely below the floor, then the slower half of the rest; doubtful ones go last."""
     margins: dict[Arm, Interval] = {}
     found.watch.begin(found, "search", len(alive))
     for arm in alive:
-        if margins and left() < _SPARED:
+        if margins and late():
             found.reject(arm, "time ran out before it was drawn")
         else:
             margins[arm] = found.measure(arm, measure, rows)
