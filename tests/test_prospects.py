@@ -11,6 +11,7 @@ from accel.measure.intervals import Interval
 from accel.measure.prospects import Prospects, alone
 from accel.measure.search import search
 from accel.plan import Plan
+from accel.schedulers.steps import Steps
 from accel.technique import Technique
 
 DEEP, DEEPER, GUIDANCE = DeepCache(), DeepCache(interval=3), GuidanceCache()
@@ -33,6 +34,12 @@ def test_what_is_unknown_bounds_nothing() -> None:
     prospects = Prospects({Arm(10): exactly(-1.0), Arm(20, "own", Plan((DEEP,))): exactly(-2.0)})
     for arm in (Arm(12, "own", Plan((DEEPER,))), Arm(8, "dpm++", Plan((DEEP,)))):  # other settings, another solver
         assert prospects.most(arm).high == float("inf")
+
+
+def test_plain_steps_do_not_bound_a_schedule_that_may_be_better() -> None:
+    prospects = Prospects({Arm(10): exactly(-1.0)})
+    assert prospects.most(Arm(10, "own", Plan((Steps(spacing="karras"),)))).high == float("inf")
+    assert prospects.most(Arm(10, "own", Plan((DEEP,)))) == exactly(-1.0)
 
 
 def test_techniques_are_taken_alone_with_their_most_steps() -> None:

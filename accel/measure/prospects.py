@@ -15,8 +15,8 @@ class Prospects:
     """Margins of parts, and the bound on arms that they give.
 
     An arm is its step count and its techniques. Fewer steps, or one more technique, take away from a picture's
-    quality what they do alone or more; where a technique makes pictures better the bound is too low, so it may order
-    a search and thin it out, not decide it.
+    quality what they do alone or more. A schedule of its own may be better than as many plain steps, so these bound no
+    arm that has one; where another technique makes pictures better its bound is too low.
 
     Args:
         measured: Arm to its mean margin: plain ones, and ones of a single technique.
@@ -34,9 +34,10 @@ class Prospects:
 
     def most(self, arm: Arm) -> Interval:
         """The margin that ``arm`` can have at most, that of its worst part; unbounded where none is known."""
-        enough = [steps for steps in self._plain.get(arm.solver, ()) if steps >= arm.steps]
-        parts = [self._plain[arm.solver][min(enough)]] if enough else []
         techniques = arm.plan.techniques if arm.plan else ()
+        enough = [steps for steps in self._plain.get(arm.solver, ()) if steps >= arm.steps]
+        respaced = any("schedule" in each.claims for each in techniques)
+        parts = [self._plain[arm.solver][min(enough)]] if enough and not respaced else []
         parts += [self._alone[arm.solver, each] for each in techniques if (arm.solver, each) in self._alone]
         return min(parts, default=_UNBOUNDED, key=lambda margin: margin.value)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Protocol
 
 from accel.measure.arms import Arm
@@ -56,7 +55,7 @@ class Found:
         baseline: The fastest plain way that keeps it, ``None`` where no plain way does.
         gain: Time of the baseline over that of the best, measured; ``None`` where there is none to compare.
         candidates: How many plans there were.
-        tried: How many of them were drawn; the others were expected to be too slow, or time ran out.
+        tried: How many of them were drawn; the others were expected to be too slow or too far off, or time ran out.
         rejected: Arm to the reason why it is not the best.
         measured: Arm to its latest measurement.
         watch: Is told of every measurement.
@@ -121,14 +120,17 @@ def search(
     found.baseline = _fastest(plain, measure, fresh, found)
     alive = _worth_trying(candidates, measure, found)
     room = max(left() - _SPARED, 0.0)
+
+    def late(share: float) -> Callable[[], bool]:
+        """Whether that share of the time for the search is spent."""
+        return lambda: left() < _SPARED + (1 - share) * room
+
     if len(alive) > _FINALISTS:
-        late = partial(_late, left, _SPARED + (1 - _FIRST_LOOK) * room)
-        alive = _promising(alive, measure, searched[:_SURE], found, late)
+        alive = _promising(alive, measure, searched[:_SURE], found, late(_FIRST_LOOK))
     for size in _RUNGS:
-        if (left() < _SPARED and found.tried) or len(alive) <= _FINALISTS or size > len(searched):
+        if (left() < _SPARED and size != _RUNGS[0]) or len(alive) <= _FINALISTS or size > len(searched):
             break
-        kept = _SPARED + (1 - _FIRST_RUNG) * room if size == _RUNGS[0] else _SPARED
-        alive = _halve(alive, measure, searched[:size], found, partial(_late, left, kept))
+        alive = _halve(alive, measure, searched[:size], found, late(_FIRST_RUNG if size == _RUNGS[0] else 1.0))
     for arm in alive[_FINALISTS:]:
         found.reject(arm, "others stood before it when time or prompts ran out")
     finalists = alive[:_FINALISTS]
@@ -200,10 +202,6 @@ def _promising(
     return sorted(possible, key=lambda arm: -min(most[arm].value, 0.0))  # stable: fastest first
 
 
-def _late(left: Callable[[], float], kept: float) -> bool:
-    return left() < kept
-
-
 def _halve(
     alive: Sequence[Arm], measure: Evaluator, rows: Sequence[int], found: Found, late: Callable[[], bool]
 ) -> list[Arm]:
@@ -215,7 +213,6 @@ def _halve(
             found.reject(arm, "time ran out before it was drawn")
         else:
             margins[arm] = found.measure(arm, measure, rows)
-    found.tried = max(found.tried, len(margins))
     below = {arm for arm, margin in margins.items() if len(rows) >= _SURE and margin.high < 0}
     for arm in below:
         found.reject(arm, f"below the floor on {len(rows)} prompts: {margins[arm].value:+.2f}")

@@ -60,7 +60,7 @@ class Tuned:
 
     def __str__(self) -> str:
         way = f"{self.steps} steps" + ("" if self.solver == OWN else f" and {self.solver}")
-        tried = f"{self.tried} of {self.candidates} plans were drawn, the others expected to be too slow or out of time"
+        tried = f"{self.tried} of {self.candidates} plans were drawn, the others were expected to fail, or time ran out"
         if self.plan.techniques and self.baseline:
             return f"{self.plan} with {way}: {self.gain} times as fast as {self.baseline} ({tried})"
         if self.plan.techniques:
